@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,13 @@ from heedful.conformance.calling.exceptions import (
 from heedful.conformance.calling.failures import is_missing_name, refuses_what_it_demands
 from heedful.conformance.calling.isolation import seeded, uninitialised_as_nan
 from heedful.conformance.calling.options import constructor_with, option
-from heedful.conformance.calling.parts import ROTARY, handed_texts, part_classes, takes_embedding
+from heedful.conformance.calling.parts import (
+    ROTARY,
+    handed_texts,
+    layer_by_name,
+    part_classes,
+    takes_embedding,
+)
 from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
 from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.recording.source import (
@@ -366,6 +372,8 @@ def _values(
                 values[name] = conventional[name]
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
+        elif parts and _takes_module(hints.get(name)):
+            values[name] = _part(cls, name, hints[name], conventional[names.WIDTHS[0]])
         elif takes_embedding(cls, name):
             sizes = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
             values[name] = nn.Embedding(*sizes)
@@ -389,7 +397,8 @@ def _values(
             value = several_numbers(name, several, parameters) if name in several else value
             value = texts[name][0] if value is None and name in texts else value
             value = value_by_type(hints.get(name), conventional) if value is None else value
-            value = _part(cls, name, hints.get(name)) if value is None and parts else value
+            if value is None and parts:
+                value = _part(cls, name, hints.get(name), conventional[names.WIDTHS[0]])
             values[name] = GUESSES[0] if value is None else value
     return values
 
@@ -400,17 +409,22 @@ def _is_configuration(name: str, hint: Any) -> bool:
     return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
 
 
-def _part(cls: Callable[..., Any], name: str, hint: Any) -> nn.Module | None:
+def _takes_module(hint: Any) -> bool:
+    """Check whether a parameter is annotated as any module, or as one or None."""
+    return hint is nn.Module or (nn.Module in get_args(hint) and type(None) in get_args(hint))
+
+
+def _part(cls: Callable[..., Any], name: str, hint: Any, width: int) -> nn.Module | None:
     """Return a module for a parameter that takes one; None if no class of it is known, or none can be built.
 
     A rotation works on single heads. A part gets no parts of its own, so that two classes that take each other end.
     """
-    width = {"": HEAD_SIZE} if ROTARY.search(name.lower()) else {}
+    sizes = {"": HEAD_SIZE if ROTARY.search(name.lower()) else width}
     for part in part_classes(cls, name, hint):
-        built = attempt(lambda part=part: _called(part, _values(part, width, parts=False)))
+        built = attempt(lambda part=part: _called(part, _values(part, sizes, parts=False)))
         if not isinstance(built, Exception):
             return built
-    return None
+    return layer_by_name(name, width) if hint is nn.Module else None
 
 
 def _divided(

@@ -55,6 +55,7 @@ VALUES: Mapping[Names, Any] = {
     names.DEVICES: torch.device("cpu"),
     names.DTYPES: torch.float32,
 }
+AXES = range(-4, 4)  # numbers of axes, which may be called `dim` as a width is
 SIZES = frozenset((*names.WIDTHS, *names.HEADS, *names.KEY_HEADS, *names.HEAD_SIZES))
 """The names of sizes on which the number of weights depends."""
 
@@ -74,7 +75,8 @@ def conventional_values(
         return next((value for value in values if isinstance(value, int) and value > 0), None)
 
     heads = size(names.HEADS, arguments, defaults)
-    width = size((*names.WIDTHS, ""), arguments, defaults)
+    widths = {name: it for name, it in defaults.items() if name != "dim" or it not in AXES}
+    width = size((*names.WIDTHS, ""), arguments, widths)
     head_size, key_heads = size(names.HEAD_SIZES, arguments), size(names.KEY_HEADS, arguments)
     if heads is None:
         heads = next(n for n in (HEADS, 3, 2, 5, 1) if (width or WIDTH) % n == 0)

@@ -37,6 +37,7 @@ from heedful.conformance.recording.source import (
     contains_line,
     methods_of,
     nodes_of,
+    parsed,
     parsed_file,
 )
 from heedful.errors import ArgumentError
@@ -55,6 +56,11 @@ TOO_FEW: re.Pattern[str] = re.compile(
     r"Padding size should be less|Invalid number of data points|to have non-zero size"
 )
 """What PyTorch says of a convolution, spectrum, maximum or choice of the largest scores that needs more tokens."""
+UNFIT_CALL: re.Pattern[str] = re.compile(
+    r"(\w+)\.forward\(\) (missing \d+ required|got an unexpected keyword|takes )"
+)
+"""What Python says of a call with other arguments than a layer takes."""
+STARRED: re.Pattern[str] = re.compile(r"[(,] *\*")
 FIXED_WIDTH: re.Pattern[str] = re.compile(
     r"expecting embedding dimension of (\d+), but|passed-in embed_dim (\d+) didn't match"
 )
@@ -101,7 +107,8 @@ class FailedCall:
 def is_missing_name(error: BaseException) -> bool:
     """Check whether code reads a name or an attribute that exists nowhere, whatever its arguments are.
 
-    A name of a function of Python that is given to PyTorch as a tensor counts too.
+    A name of a function of Python that is given to PyTorch as a tensor counts too, and so does a call of a layer of its
+    own without an argument that the layer requires.
 
     Names that the file imports in one of its branches may be missing on this machine alone. An attribute counts if it
     is one of an imported file, of a module of the target or of a computed tensor, because what an argument should have
@@ -115,7 +122,7 @@ def is_missing_name(error: BaseException) -> bool:
         imported = set() if source is None else set(_imported_names(source.tree))
         return error.name not in imported and not hasattr(builtins, error.name or "")
     if isinstance(error, TypeError):
-        return _takes_function_for_tensor(error)
+        return _takes_function_for_tensor(error) or _omits_argument(error)
     if not isinstance(error, AttributeError) or error.name is None:
         return False
     owner = error.obj
@@ -136,6 +143,16 @@ def _takes_function_for_tensor(error: TypeError) -> bool:
         return False
     read = set(variables_read(frame.f_code.co_filename, line)) - {*frame.f_globals, *frame.f_locals}
     return any(inspect.isbuiltin(getattr(builtins, name, None)) for name in read)
+
+
+def _omits_argument(error: TypeError) -> bool:
+    """Check whether a method calls a layer that its own class has made with other arguments than the layer takes."""
+    frame, place = own_frames(error)[-1][0], raising_line(error)
+    layer, source = UNFIT_CALL.match(str(error)), parsed(type(frame.f_locals.get("self")))
+    if layer is None or place is None or STARRED.search(place.source):
+        return False
+    calls = [] if source is None else [it.func for it in source.nodes if isinstance(it, ast.Call)]
+    return any(isinstance(it, ast.Name) and it.id == layer[1] for it in calls)
 
 
 def _is_set_before(module: nn.Module, name: str) -> bool:

@@ -6,11 +6,12 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from heedful.conformance.calling.conventional import DROPOUT
 from heedful.conformance.recording.source import nodes_of, texts_compared
 
 ROTARY: re.Pattern[str] = re.compile(r"rope|rotary")
@@ -18,25 +19,43 @@ ROTARY: re.Pattern[str] = re.compile(r"rope|rotary")
 EMBEDDING: re.Pattern[str] = re.compile(r"^(\w+_)?(embeddings?|embed|emb)$")
 """What a parameter is called that takes a table of embeddings, in lower case."""
 SHORTEST_WORD = 3
+LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
+    r"norm|^ln": nn.LayerNorm,
+    r"qkv": lambda width: nn.Linear(width, 3 * width),
+    r"kv": lambda width: nn.Linear(width, 2 * width),
+    r"proj|linear|^fc|dense|^to_|^w_?[qkvo]$|out$": lambda width: nn.Linear(width, width),
+    r"drop": lambda _: nn.Dropout(DROPOUT),
+    r"act|relu|gelu": lambda _: nn.GELU(),
+}
+"""The layers that parameters take whose names contain some words, by the width of the tokens."""
 
 
 def part_classes(cls: Callable[..., Any], parameter: str, hint: Any) -> Iterator[type[nn.Module]]:
     """Yield the classes of which a constructor's parameter may be an instance: the annotated one, or some of the file.
 
     Only a parameter that is kept and called, as `self.part = part` and `self.part(…)`, takes a module of the file. The
-    class has a word of its name.
+    class has a word of its name, at the end if possible.
     """
     if inspect.isclass(hint) and issubclass(hint, nn.Module) and hint is not nn.Module:
         yield hint
     if not inspect.isclass(cls) or not _is_kept_and_called(cls, parameter):
         return
     words = [it for it in parameter.lower().split("_") if len(it) >= SHORTEST_WORD]
+    found = list[type[nn.Module]]()
     for name, member in vars(sys.modules[cls.__module__]).items():
         of_file = inspect.isclass(member) and member.__module__ == cls.__module__
         if not of_file or not issubclass(member, nn.Module) or issubclass(member, cls):
             continue
         if any(word in name.lower() for word in words):
-            yield member
+            found.append(member)
+    yield from sorted(found, key=lambda it: not it.__name__.lower().endswith(tuple(words)))
+
+
+def layer_by_name(parameter: str, width: int) -> nn.Module:
+    """Return a layer for a parameter that takes any module, by its name; one that changes nothing if it tells none."""
+    name = parameter.lower()
+    made = next((make for words, make in LAYERS.items() if re.search(words, name)), None)
+    return nn.Identity() if made is None else made(width)
 
 
 def takes_embedding(cls: Callable[..., Any], parameter: str) -> bool:
