@@ -49,6 +49,7 @@ from heedful.conformance.calling.target import Target, TargetError, tables
 from heedful.conformance.calling.time_limit import TimeLimit
 from heedful.conformance.recording.assignments import variables_read_until
 from heedful.conformance.recording.dataflow import steps_from_tokens
+from heedful.conformance.recording.inputs import Inputs
 from heedful.observation import Trace
 
 TRIAL_SIZES = (3, 5)  # B and T
@@ -400,7 +401,9 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
     pooled = (of_images or convention.layout in POOLED) and _pools(
         trace.result, *inputs.sizes, weights=convention.guessed
     )
-    caller = replace(caller, convention=replace(caller.convention, pooled=pooled))
+    before = int(pooled and _has_start(caller, inputs, trace.result))
+    convention = replace(convention, pooled=pooled and not before, rows_before=before)
+    caller = replace(caller, convention=convention)
     rows = caller.convention.rows(trace.result, *inputs.sizes)
     if rows is None:
         raise TypeError(
@@ -411,6 +414,24 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
     if any(map(callable, caller.convention.constants.values())) and not rows.isfinite().any():
         raise TypeError("the result has no finite number: a mask of ours may hide every token")
     return caller, trace
+
+
+def _has_start(caller: Caller, inputs: Inputs, result: object) -> bool:
+    """Check whether a result has one more row than tokens, before theirs: a changed token changes its own row most."""
+    output, (B, T) = next(output_candidates(result)), inputs.sizes
+    if caller.layout not in ("(B, T, C)", "(B, T) ids") or output.dim() != 3:
+        return False
+    if output.shape[:2] != (B, T + 1):
+        return False
+    middle = T // 2
+    changed = inputs
+    for b in range(B):
+        changed = changed.changed(b, middle)
+    args, keywords = caller.target.bound(caller.arguments(changed))
+    with torch.no_grad(), caller.isolated():
+        after = next(output_candidates(caller.callee(*args, **keywords)))
+    distance = (after - output).abs().mean((0, 2))
+    return int(distance.argmax()) == middle + 1
 
 
 def _pools(result: object, B: int, T: int, *, weights: bool) -> bool:
