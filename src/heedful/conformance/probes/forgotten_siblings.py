@@ -11,7 +11,7 @@ from heedful.conformance.recording.assignments import variable_is_read_after
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.siblings import are_made_alike
 from heedful.conformance.recording.source import SourceLine
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Source, Step
 
 GATES: tuple[str, ...] = ("sigmoid", "softmax", "tanh", "hardsigmoid")
@@ -34,7 +34,7 @@ def forgotten_siblings(evidence: Evidence) -> Iterator[Finding | Fact]:
                 "weights-wrong",
                 "bug",
                 f"{steps[used].name} meets itself here, and nothing reads {idle.name}, which is made in the same way.",
-                "",
+                ANY_CALL,
                 SourceLine.of(step),
             )
             return

@@ -11,7 +11,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.source import SourceLine, parsed_file
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Source, Step
 
 
@@ -40,7 +40,7 @@ def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _finding(proof: str, step: Step, remedy: str) -> Finding:
-    return Finding("context-wrong", "bug", proof, "", SourceLine.of(step), remedy)
+    return Finding("context-wrong", "bug", proof, ANY_CALL, SourceLine.of(step), remedy)
 
 
 def _operands(step: Step) -> list[Source]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.definitions import attribute_definition
-from heedful.conformance.reporting.finding import Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 OF_ALL: re.Pattern[str] = re.compile(r"\.(named_)?(parameters|modules)\(\)|\.apply\(|_init_weights")
 """How code reaches parameters of other classes than its own, to give them numbers."""
@@ -30,7 +30,7 @@ def uninitialised_parameters(evidence: Evidence) -> Iterator[Finding]:
             "output-not-finite",
             "suspicious" if filled_later else "bug",
             f"The constructor gives {name} no numbers: it holds whatever its memory held, which may be NaN.",
-            "",
+            ANY_CALL,
             place,
             f"Initialise it, as in nn.init.normal_(self.{name.rpartition('.')[2]}, std=0.02).",
         )

@@ -14,7 +14,7 @@ from heedful.conformance.recording.call_sites import line_reading
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.forwarding import call_without
 from heedful.conformance.recording.source import SourceLine, methods_of, parsed
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
 
 @probe("scale-missing")
@@ -33,7 +33,7 @@ def unused_scales(evidence: Evidence) -> Iterator[Finding | Fact]:
                 proof = f"The constructor makes {name} = {getattr(part, name):.4g}, but nothing reads it; "
                 proof += f"the function that is called has a parameter {name}, which is not given."
                 yield Finding(
-                    "scale-missing", "bug", proof, "", call, f"Give it {name}=self.{name}."
+                    "scale-missing", "bug", proof, ANY_CALL, call, f"Give it {name}=self.{name}."
                 )
                 return
         for name in idle if len(idle) < len(scales) else ():
