@@ -54,6 +54,7 @@ from heedful.conformance.recording.source import (
 from heedful.errors import ArgumentError
 
 LARGE = 1024  # a default width from which on a module is too large for a check
+MANY, LATENTS = 64, 11  # learned rows of a model that take long, and as many as suffice
 FEW = 4  # layers of such a module, enough for patterns such as "every second layer"
 HEAVY = 2**21  # the squared widths of all layers from which on it is too large, too
 OWN_FAULT: re.Pattern[str] = re.compile(
@@ -191,11 +192,13 @@ def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[
     width = max((defaults[name] for name in sizes), default=0)
     numbers = [arguments.get(name, defaults.get(name)) for name in names.LAYERS]
     depth = max((it for it in numbers if isinstance(it, int)), default=1)
+    many = [it for it in names.LATENTS if defaults.get(it, 0) >= MANY and it not in arguments]
+    latents = dict.fromkeys(many, LATENTS)
     if width < LARGE and width**2 * depth < HEAVY:
-        return {}
+        return latents
     layers = [name for name in names.LAYERS if name in defaults and name not in arguments]
     few = {name: min(defaults[name], FEW) for name in layers}
-    return {**few, **{name: value_by_name(name, conventional) for name in sizes}}
+    return {**few, **latents, **{name: value_by_name(name, conventional) for name in sizes}}
 
 
 def _alternatives(

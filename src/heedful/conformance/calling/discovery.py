@@ -17,6 +17,7 @@ from heedful.conformance.calling.convention import SIGNAL, CallingConvention, ou
 from heedful.conformance.calling.conventional import WINDOW
 from heedful.conformance.calling.decoder_states import with_a_state
 from heedful.conformance.calling.exceptions import (
+    attempt,
     describe_exception,
     own_frames,
     raising_line,
@@ -421,17 +422,21 @@ def _has_start(caller: Caller, inputs: Inputs, result: object) -> bool:
     output, (B, T) = next(output_candidates(result)), inputs.sizes
     if caller.layout not in ("(B, T, C)", "(B, T) ids") or output.dim() != 3:
         return False
-    if output.shape[:2] != (B, T + 1):
+    longer = attempt(lambda: _output(caller, caller.draw(B, T + 1)))
+    if not isinstance(longer, Tensor) or (output.shape[1], *longer.shape[1:2]) != (T + 1, T + 2):
         return False
-    middle = T // 2
-    changed = inputs
+    middle, changed = T // 2, inputs
     for b in range(B):
         changed = changed.changed(b, middle)
-    args, keywords = caller.target.bound(caller.arguments(changed))
-    with torch.no_grad(), caller.isolated():
-        after = next(output_candidates(caller.callee(*args, **keywords)))
-    distance = (after - output).abs().mean((0, 2))
+    distance = (_output(caller, changed) - output).abs().mean((0, 2))
     return int(distance.argmax()) == middle + 1
+
+
+def _output(caller: Caller, inputs: Inputs) -> Tensor:
+    """Return the first tensor of the result of a call."""
+    args, keywords = caller.target.bound(caller.arguments(inputs))
+    with torch.no_grad(), caller.isolated():
+        return next(output_candidates(caller.callee(*args, **keywords)))
 
 
 def _pools(result: object, B: int, T: int, *, weights: bool) -> bool:
