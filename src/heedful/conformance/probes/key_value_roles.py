@@ -13,6 +13,7 @@ from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    ancestors,
     behind_views,
     is_projection,
     parameter_names,
@@ -51,14 +52,14 @@ def key_value_roles(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 def _stored_under_queries(evidence: Evidence) -> Finding | None:
     """Return a finding if a memory sums products of values and queries over the tokens, in place of those of keys."""
-    observation, T = evidence.baseline, evidence.inputs.sizes[1]
-    for step in observation.trace:
+    steps, T = evidence.baseline.trace.steps, evidence.inputs.sizes[1]
+    for step in steps:
         operands = [it for it in step.arguments if isinstance(it, Source)]
         if step.operation not in PRODUCTS or len(operands) != 2 or T in step.shape[-2:]:
             continue
-        paths = [steps_from_projection(observation, it) for it in operands]
-        names = [{own_name(it) for it in parameter_names(path[:1])} for path in paths]
-        roles = [{role_of(it) for it in own} for own in names]
+        behind = [ancestors(steps, steps[it.step]) for it in operands if it.step is not None]
+        read = [parameter_names([steps[it] for it in indices]) for indices in behind]
+        roles = [{role_of(own_name(it)) for it in names} - {None} for names in read]
         if {"query"} in roles and {"value"} in roles:
             return Finding(
                 "keys-values-swapped",
