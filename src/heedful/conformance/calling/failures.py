@@ -211,21 +211,18 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
 
 
 def _segments(module: nn.Module | None) -> list[int]:
-    """Return the lengths of the segments into which a module's own code divides its tokens, as `T % self.segment`."""
-    divisors: list[str] = []
+    """Return the lengths of the segments that a module goes through, as `divmod(T, self.segment)` counts them."""
+    lengths: list[str] = []
     for node in nodes_of(module.forward) if module is not None else ():
         match node:
-            case (
-                ast.BinOp(op=ast.Mod(), right=ast.Attribute(value=ast.Name(id="self"), attr=name))
-                | ast.Call(
-                    func=ast.Name(id="divmod"),
-                    args=[_, ast.Attribute(value=ast.Name(id="self"), attr=name)],
-                )
+            case ast.Call(
+                func=ast.Name(id="divmod" | "range"),
+                args=[*_, ast.Attribute(value=ast.Name(id="self"), attr=name)],
             ):
-                divisors.append(name)
+                lengths.append(name)
             case _:
                 pass
-    sizes = (getattr(module, name, None) for name in divisors)
+    sizes = (getattr(module, name, None) for name in lengths)
     return [it for it in sizes if type(it) is int and 1 < it <= MAX_LENGTH // 2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import product
 
@@ -36,6 +37,8 @@ VALUE_NAMES: frozenset[str] = frozenset(
     )
 )
 
+SOFTMAX: re.Pattern[str] = re.compile("softmax")
+
 
 @probe("keys-values-swapped")
 def key_value_roles(evidence: Evidence) -> Iterator[Finding | Fact]:
@@ -53,6 +56,7 @@ def key_value_roles(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _stored_under_queries(evidence: Evidence) -> Finding | None:
     """Return a finding if a memory sums products of values and queries over the tokens, in place of those of keys."""
     steps, T = evidence.baseline.trace.steps, evidence.inputs.sizes[1]
+    has_keys = any(role_of(own_name(it)) == "key" for it in parameter_names(steps))
     for step in steps:
         operands = [it for it in step.arguments if isinstance(it, Source)]
         if step.operation not in PRODUCTS or len(operands) != 2 or T in step.shape[-2:]:
@@ -60,7 +64,8 @@ def _stored_under_queries(evidence: Evidence) -> Finding | None:
         behind = [ancestors(steps, steps[it.step]) for it in operands if it.step is not None]
         read = [parameter_names([steps[it] for it in indices]) for indices in behind]
         roles = [{role_of(own_name(it)) for it in names} - {None} for names in read]
-        if {"query"} in roles and {"value"} in roles:
+        weighted = (SOFTMAX.search(steps[it].operation) for indices in behind for it in indices)
+        if {"query"} in roles and {"value"} in roles and not any(weighted) and has_keys:
             return Finding(
                 "keys-values-swapped",
                 "bug",

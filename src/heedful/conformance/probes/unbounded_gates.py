@@ -66,8 +66,15 @@ def _path_of(layer: Step) -> str:
 
 
 def _is_context(steps: tuple[Step, ...], source: Source) -> bool:
-    """Check whether a tensor is computed from weights of an attention."""
-    return any(WEIGHTING.search(steps[it].operation) for it in _behind(steps, source))
+    """Check whether a tensor is the context of an attention, and no later layer has projected it."""
+    pending = [] if source.step is None else [source.step]
+    while pending:
+        step = steps[pending.pop()]
+        if WEIGHTING.search(step.operation):
+            return True
+        if step.operation not in PROJECTIONS:
+            pending += [it.step for it in step.inputs if it.step is not None]
+    return False
 
 
 def _is_map(steps: tuple[Step, ...], layer: Step, gated: Source) -> bool:
@@ -75,7 +82,3 @@ def _is_map(steps: tuple[Step, ...], layer: Step, gated: Source) -> bool:
     gated, behind = behind_views(steps, gated), [steps[it] for it in ancestors(steps, layer)]
     reads = {behind_views(steps, source) for it in behind for source in it.inputs}
     return gated in reads and any(POOLING.search(it.operation) for it in behind)
-
-
-def _behind(steps: tuple[Step, ...], source: Source) -> set[int]:
-    return set() if source.step is None else ancestors(steps, steps[source.step])
