@@ -115,3 +115,18 @@ def test_growing_biases_that_no_word_announces_are_a_suspicion(tmp_path):
         report = check(attention)
     assert not report.bugs
     assert "weights-wrong" in {finding.name for finding in report.findings}
+
+
+def test_a_reward_of_far_keys_is_reported_beside_rows_without_keys(tmp_path):
+    source = SLOPES.replace("-slopes[:, None", "slopes[:, None")
+    source = source.replace("def forward(self, x):", "def forward(self, x, attention_mask=None):")
+    source = source.replace(
+        "        return self.out",
+        "        if attention_mask is not None:\n"
+        "            hidden = attention_mask[:, None, None] == 0\n"
+        "            scores = scores.masked_fill(hidden, -torch.inf)\n"
+        "        return self.out",
+    )
+    with written(tmp_path, source) as target:
+        found = {it.name for it in check(target).findings}
+    assert {"weights-wrong", "nan-on-masked-rows"} <= found
