@@ -227,3 +227,20 @@ def test_a_table_is_copied_once_and_restored_when_a_call_writes_to_it():
     with restored(module):
         module.table += 1
     assert torch.equal(module.table, torch.ones(3))
+
+
+class Unpadded(Started):
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        x = torch.cat([self.start.expand(len(x), -1, -1), x], dim=1)
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if key_padding_mask is not None:
+            scores = scores.masked_fill(key_padding_mask[:, None], -torch.inf)
+        return x + scores.softmax(-1) @ v
+
+
+def test_a_mask_lacks_entries_for_what_is_added_to_the_tokens():
+    (bug,) = check(Unpadded).bugs
+    assert bug.name == "mask-broadcast"
+    assert bug.place is not None
+    assert "torch.cat" in bug.place.source

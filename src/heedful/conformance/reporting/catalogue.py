@@ -218,17 +218,19 @@ _WEIGHTS = (
         "bug",
         "The weights are not the softmax of scaled, masked scores, and no other finding explains the difference.",
         "Logits and weights are computed again from the recorded queries and keys. The report names the first step "
-        "that departs. Biases of positions must tell distances apart, and must not grow with them.",
+        "that departs. Biases of positions must tell distances apart, and must not grow with them. A map of channel or "
+        "spatial attention is between 0 and 1, and pooling layers do what their names say.",
         "Between the scores and the values, only scale the scores, add a mask or a bias, apply the softmax, and drop "
         "weights.",
     ),
     CatalogueEntry(
         "context-wrong",
         "bug",
-        "The weights are right, but what they multiply is not, or what their context is added to.",
+        "The weights are right, but what they multiply is not, or what their context is added to or multiplied by.",
         "The values that meet the weights are compared with those that were projected: they are scaled, or normalized "
         "in place of the queries or keys. One residual connection of a block adds what a norm has made of the block's "
-        "input, and another one adds what its norm is given.",
+        "input, and another one adds what its norm is given. A result is added to itself, or to the values. A gate of "
+        "the context has no sigmoid.",
         "Multiply the weights by the projected values as they are. The scale belongs to the scores.",
     ),
     CatalogueEntry(
@@ -301,8 +303,9 @@ _HEADS = (
     CatalogueEntry(
         "projection-unused",
         "bug",
-        "The output does not depend on one of the projections. Often another projection is used twice in its place.",
-        "Adding 1 to its parameter changes no output.",
+        "The output does not depend on one of the projections, or a pooling layer is never called. Often another "
+        "projection is used twice in its place.",
+        "Adding 1 to its parameter changes no output. No line reads the pooling layer.",
         "Use each projection once: query from W_query, key from W_key, value from W_value, and out_proj at the end.",
     ),
 )
@@ -460,7 +463,7 @@ _NUMBERS = (
         "The output has NaN or infinite entries although all inputs and parameters are finite, or depends on memory "
         "that was never written.",
         "The output on ordinary inputs, in eval and in train mode and on one token, and the first step that is not "
-        "finite. What torch.empty() returns is filled with NaN.",
+        "finite. What torch.empty() returns is filled with NaN, in the constructor as well.",
         "Look for a division by zero, an overflow of exp() and a softmax over −∞ only. Let each query see a key, and "
         "subtract the largest score before exp().",
     ),
