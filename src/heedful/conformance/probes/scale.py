@@ -43,7 +43,7 @@ from heedful.observation import Source, Step
 
 SHORT = 1e-2  # tokens this short keep soft-caps in their linear part
 FREE: re.Pattern[str] = re.compile(
-    r"\bt5|luong|\bnon-?local|embedded gaussian|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
+    r"\bt5|luong|\bautoint|\bnon-?local|embedded gaussian|\b[mμµ]up\b|unscaled|\b(no|not|without)( a| any)? scal"
 )
 """Words that announce another scale than 1/√head_dim, in lower case."""
 CONFIGURED: re.Pattern[str] = re.compile(
