@@ -187,7 +187,7 @@ WRONG = [
     ("softmax-wrong-dim", FEATURES, "dim=1", "dim=2", "dim=2"),
     ("softmax-wrong-dim", PAIRS, "softmax(1)", "softmax(0)", "softmax(0)"),
     ("mask-inverted", DOCUMENT, "word_mask == 0", "word_mask == 1", "word_mask == 1"),
-    ("batch-mixed", STATES, "repeat_interleave(T, dim=0)", "repeat(T, 1)", ".view(B, T)"),
+    ("batch-mixed", STATES, "repeat_interleave(T, dim=0)", "repeat(T, 1)", ".repeat(T, 1)"),
     ("dropout-in-eval", PAIRS, "self.p, self.training", "self.p", "dropout(w"),
 ]
 

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.configuration import Configuration, Section
@@ -44,7 +45,7 @@ from heedful.conformance.calling.parts import (
     takes_embedding,
 )
 from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
-from heedful.conformance.calling.target import ConstructorError
+from heedful.conformance.calling.target import SPREAD, ConstructorError
 from heedful.conformance.recording.source import (
     SourceLine,
     fields_read,
@@ -95,12 +96,31 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
 
 def _without_nan(instance: Any) -> Any:
     """Return an instance whose memory beside its parameters, such as that of a cache, holds 0 in place of NaN."""
-    modules = instance.modules() if isinstance(instance, nn.Module) else ()
+    modules = instance.modules() if _is_module(instance) else ()
     holders = [it for module in modules for it in (vars(module), module._buffers)]
     for value in (value for holder in holders for value in holder.values()):
         if isinstance(value, Tensor) and not value.is_meta and bool((nan := value.isnan()).any()):
             value.data.masked_fill_(nan, 0)
     return instance
+
+
+def fill_uninitialised(instance: Any) -> list[str]:
+    """Give random numbers to the parameters of a new instance that hold NaN alone, and return their names."""
+    generator, filled = torch.Generator().manual_seed(0), list[str]()
+    for name, parameter in instance.named_parameters() if _is_module(instance) else ():
+        if is_lazy(parameter) or parameter.is_meta or not parameter.is_floating_point():
+            continue
+        if parameter.numel() and bool(parameter.isnan().all()):
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+            with torch.no_grad():
+                parameter.copy_(noise * SPREAD)
+            filled.append(name)
+    return filled
+
+
+def _is_module(instance: Any) -> bool:
+    """Check whether an instance is a module whose constructor has called that of nn.Module."""
+    return isinstance(instance, nn.Module) and "_modules" in vars(instance)
 
 
 def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -375,11 +395,11 @@ def _values(
                 values[name] = conventional[name]
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
-        elif parts and _takes_module(hints.get(name)):
-            values[name] = _part(cls, name, hints[name], conventional[names.WIDTHS[0]])
         elif takes_embedding(cls, name):
             sizes = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
             values[name] = nn.Embedding(*sizes)
+        elif parts and _takes_module(hints.get(name)):
+            values[name] = _part(cls, name, hints[name], conventional[names.WIDTHS[0]])
         elif _is_configuration(name, hints.get(name)) or (
             name in read
             and hints.get(name) is not Tensor

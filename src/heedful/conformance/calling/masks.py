@@ -416,16 +416,18 @@ def _is_read_as_truth(caller: Caller, argument: MaskArgument) -> bool:
 def _adds_axes(caller: Caller, argument: MaskArgument) -> bool:
     """Check whether the scores have more axes with a mask than without one: the code adds axes to another form."""
     B, T = _sizes(caller)
-    inputs = caller.draw(B, T)
-    plain = caller.arguments(inputs)
+    plain = caller.arguments(caller.draw(B, T))
     mask = mask_tensor(argument, _all_visible(argument, B, T), B, caller.dtype)
-    with torch.no_grad(), caller.isolated():
-        traces = [caller.trace(it) for it in (plain, plain | {argument.name: mask})]
-    axes = [
-        max((len(step.shape) for step in trace if "softmax" in step.operation), default=0)
-        for trace in traces
-    ]
+    axes = [_axes_of_scores(caller, it) for it in (plain, plain | {argument.name: mask})]
     return 0 < axes[0] < axes[1]
+
+
+def _axes_of_scores(caller: Caller, arguments: Mapping[str, object]) -> int:
+    """Return the largest number of axes of what a softmax makes in a call; 0 if the call fails, or has none."""
+    with torch.no_grad(), caller.isolated():
+        trace = attempt(lambda: caller.trace(arguments))
+    steps = () if isinstance(trace, Exception) else trace
+    return max((len(step.shape) for step in steps if "softmax" in step.operation), default=0)
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:

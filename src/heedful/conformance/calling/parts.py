@@ -62,6 +62,7 @@ def takes_embedding(cls: Callable[..., Any], parameter: str) -> bool:
     """Check whether a constructor takes a table of embeddings ready-made, so that nothing else is kept in its place."""
     return (
         EMBEDDING.search(parameter.lower()) is not None
+        and ROTARY.search(parameter.lower()) is None
         and inspect.isclass(cls)
         and _is_kept_and_called(cls, parameter, alone=True)
     )

@@ -18,6 +18,7 @@ from heedful.conformance.calling.causality import causal_window, is_causal, spea
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import (
     chooses_width,
+    fill_uninitialised,
     guessed_fields,
     guessed_parameters,
     instantiate,
@@ -174,9 +175,12 @@ def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
     """Return what is to be called: an instance of a class, or anything else that can be called."""
     guessed = (*guessed_parameters(target, arguments), *guessed_fields(target, arguments))
     role = key_heads_parameter(target, arguments)
+    instance = instantiate(target, arguments)
+    uninitialised = fill_uninitialised(instance) if inspect.isclass(target) else ()
     return replace(
-        make_target(instantiate(target, arguments)),
+        make_target(instance),
         guessed=guessed,
+        uninitialised=tuple(uninitialised),
         with_key_heads=role and (lambda count: instantiate(target, {**arguments, role: count})),
     )
 

@@ -55,7 +55,7 @@ class Target:
         callee: A function, or a module that is copied and never run itself.
         guessed: The arguments of its constructor that were guessed, so that its sizes may not fit one another.
         needed: The arguments that a call has to give in spite of their defaults.
-        uninitialised: The names of the module's parameters to which its constructor gave no numbers.
+        uninitialised: The names of the parameters to which the constructor gave no numbers, if we have called it.
         with_key_heads: Returns the module built with a number of heads of keys and values, if the check may choose it;
             None if it may not.
     """
@@ -198,9 +198,8 @@ def make_target(instance: Any) -> Target:
             received=f"{type(instance).__name__}, which raises {type(error).__name__}: {error}",
             remedy="Pass a module that has just been built, or its class.",
         ) from error
-    uninitialised = tuple(_fill_uninitialised(module))
     _randomize_constants(module)
-    return Target(type(instance).__name__, module, uninitialised=uninitialised)
+    return Target(type(instance).__name__, module)
 
 
 def copied_module(module: nn.Module) -> nn.Module:
@@ -302,20 +301,6 @@ def tables(module: nn.Module) -> Iterator[Tensor]:
             continue
         found = (it.squeeze() for it in part.parameters(recurse=False) if not is_lazy(it))
         yield from (it for it in found if it.dim() == 2)
-
-
-def _fill_uninitialised(module: nn.Module) -> list[str]:
-    """Give random numbers to parameters that hold NaN alone, and return their names."""
-    generator, filled = torch.Generator().manual_seed(0), list[str]()
-    for name, parameter in module.named_parameters():
-        if is_lazy(parameter) or parameter.is_meta or not parameter.is_floating_point():
-            continue
-        if parameter.numel() and bool(parameter.isnan().all()):
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-            with torch.no_grad():
-                parameter.copy_(noise * SPREAD)
-            filled.append(name)
-    return filled
 
 
 def _randomize_constants(module: nn.Module) -> None:

@@ -393,7 +393,7 @@ def _compare_orders(
         one, other = (evidence.subject.record(it) for it in (prefix, _shuffle_earlier(prefix)))
         attentions = find_attentions(one)
         sees_all = attentions and all(
-            it.visible.shape[-1] >= length and it.visible[:, -1].all() for it in attentions
+            max(it.visible.shape[1:]) >= length and it.visible[:, -1].all() for it in attentions
         )
         return Finding(
             "length-dependent",
