@@ -285,3 +285,41 @@ def test_a_state_is_repeated_in_another_order_than_the_tokens(tmp_path):
     bugs = bugs_in(tmp_path, ENERGY.replace("REPEATED", "repeat(T, 1)"))
     assert bugs == {"batch-mixed": "query = self.V(decoder_h).repeat(T, 1)"}
     assert not bugs_in(tmp_path, ENERGY.replace("REPEATED", "repeat_interleave(T, 0)"))
+
+
+WEIGHTS_ALONE = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, input_dim, embed_dim):
+        super().__init__()
+        self.lin_proj = nn.Linear(input_dim, embed_dim)
+        self.v = nn.Linear(embed_dim, 1)
+
+    def forward(self, inputs):
+        energy = self.v(torch.tanh(self.lin_proj(inputs))).SQUEEZED
+        return energy.softmax(1)
+"""
+
+
+def test_an_axis_of_one_sequence_is_squeezed(tmp_path):
+    bugs = bugs_in(tmp_path, WEIGHTS_ALONE.replace("SQUEEZED", "squeeze()"))
+    assert bugs == {"length-dependent": "return energy.softmax(1)"}
+    assert not bugs_in(tmp_path, WEIGHTS_ALONE.replace("SQUEEZED", "squeeze(-1)"))
+
+
+@pytest.mark.parametrize("flag", ["is_causal", "use_causal_attn"])
+def test_a_flag_of_causality_has_no_effect(tmp_path, flag):
+    source = self_attention("pass").replace("heads=4", f"heads=4, {flag}=False")
+    mask = (
+        f"self.{flag} = {flag}\n        self.hidden = torch.ones(99, 99, dtype=torch.bool).triu(1)"
+    )
+    source = source.replace("        pass\n\n", f"        {mask}\n\n", 1)
+    hiding = (
+        f"if self.{flag}:\n            scores = scores.masked_fill(self.hidden[: x.shape[1], "
+        ": x.shape[1]], -torch.inf)"
+    )
+    assert "future-leak" in bugs_in(tmp_path, source)
+    right = source.replace("        pass\n        return", f"        {hiding}\n        return")
+    assert "future-leak" not in bugs_in(tmp_path, right)

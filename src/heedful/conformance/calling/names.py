@@ -25,7 +25,16 @@ TRANSLATED: re.Pattern[str] = re.compile(r"(src|source)(_|$)")
 MEMORIES: Names = ("memory", "encoder_hidden_states", "encoder_output", "enc_output", "enc_out")
 # With targets, some models return the logits of every token instead of the last one's.
 TARGET_IDS = "targets"
-CAUSAL: Names = ("is_causal", "causal")  # also an attribute of a module
+CAUSAL: Names = (  # also an attribute of a module
+    *(
+        "is_causal",
+        "causal",
+        "use_causal_attn",
+        "use_causal_mask",
+        "use_causal",
+        "causal_attention",
+    ),
+)
 START_POSITIONS: Names = (  # an int
     *("start_pos", "start", "offset", "position", "pos", "cache_pos"),
     *("past_length", "past_len", "past_seq_len", "cache_len", "cache_length"),

@@ -16,7 +16,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.differences import coarsest_dtype, differing_entries
 from heedful.conformance.recording.source import SourceLine
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
 
 @probe("length-dependent")
@@ -26,10 +26,10 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not subject.batched or inputs.sizes[0] < 2 or evidence.influence[0, :, 1, :].any():
         return
     batch = subject.run(inputs).detach()
-    B, dtype = len(batch), coarsest_dtype(evidence.baseline)
+    B, dtype, given = len(batch), coarsest_dtype(evidence.baseline), subject.arguments(inputs)
     for b in range(B):
         alone = attempt(lambda b=b: subject.run(inputs.entry(b)).detach())
-        if isinstance(alone, Exception) and subject.convention.guessed:
+        if isinstance(alone, Exception) and subject.convention.guessed and len(given) > 1:
             return  # other arguments may not belong to another number of sequences
         if isinstance(alone, Exception) and taken_together(subject, *inputs.sizes) > 1:
             return
@@ -39,7 +39,9 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
             if isinstance(alone, TargetError):  # the call works, but not its result
                 proof = f"With one sequence, {alone}; with {B}, it has."
                 place = last_return(subject.target.forward)
-            yield Finding("length-dependent", "bug", proof, "B = 1", place)
+            sure = subject.convention.by_trial and len(given) == 1
+            case = ANY_CALL if sure else "B = 1"
+            yield Finding("length-dependent", "bug", proof, case, place)
             return
         if not differing_entries(alone[0].to(dtype), batch[b].to(dtype)).any():
             continue
