@@ -18,10 +18,12 @@ class Attention(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
 
     def forward(self, x):
-        residual = x
-        x, _ = self.attention(x, x, x)
-        x = SUM
-        return x + self.mlp(x)
+        for _ in range(2):
+            residual = x
+            x, _ = self.attention(x, x, x)
+            x = SUM
+            x = x + self.mlp(x)
+        return x
 """
 
 

@@ -23,7 +23,7 @@ def forgotten_siblings(evidence: Evidence) -> Iterator[Finding | Fact]:
     steps = evidence.baseline.trace.steps
     for step in steps:
         used = _operand_meeting_itself(step)
-        if used is None or not makes_weights(steps, step):
+        if used is None or not _makes_weights(steps, step):
             continue
         for idle in (it for it in steps[: step.index] if it.unused):
             if not _are_siblings(idle, steps[used], step):
@@ -48,7 +48,7 @@ def _operand_meeting_itself(step: Step) -> int | None:
     return operands[0] if len(operands) == 2 and operands[0] == operands[1] else None
 
 
-def makes_weights(steps: tuple[Step, ...], start: Step) -> bool:
+def _makes_weights(steps: tuple[Step, ...], start: Step) -> bool:
     """Check whether weights between 0 and 1 are computed from the result of a step."""
     gates = (it for it in steps[start.index + 1 :] if it.operation in GATES)
     return any(start.index in ancestors(steps, it) for it in gates)

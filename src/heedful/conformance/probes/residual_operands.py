@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from heedful.conformance.calling import names
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.forgotten_siblings import makes_weights
+from heedful.conformance.probes.forgotten_siblings import forgotten_siblings
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import ancestors
@@ -22,7 +22,8 @@ def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
     steps = evidence.baseline.trace.steps
     sums = [step for step in steps if step.operation in ADDITIONS and len(_operands(step)) == 2]
     doubled = next((it for it in sums if _is_doubled(steps, it)), None)
-    if doubled is not None and not makes_weights(steps, doubled):
+    siblings = (it for it in forgotten_siblings.ask(evidence) if isinstance(it, Finding))
+    if doubled is not None and next(siblings, None) is None:
         yield _finding(
             "This sum adds a result to itself: it doubles it, and the block's input is lost.",
             doubled,
