@@ -230,6 +230,8 @@ def test_a_table_is_copied_once_and_restored_when_a_call_writes_to_it():
 
 
 class Unpadded(Started):
+    """Adds a row to the tokens, and nothing to a mask."""
+
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         x = torch.cat([self.start.expand(len(x), -1, -1), x], dim=1)
         q, k, v = self.qkv(x).chunk(3, dim=-1)
@@ -239,8 +241,18 @@ class Unpadded(Started):
         return x + scores.softmax(-1) @ v
 
 
-def test_a_mask_lacks_entries_for_what_is_added_to_the_tokens():
-    (bug,) = check(Unpadded).bugs
-    assert bug.name == "mask-broadcast"
-    assert bug.place is not None
-    assert "torch.cat" in bug.place.source
+class Cut(Unpadded):
+    """Takes no mask of all rows either."""
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        if key_padding_mask is not None:
+            key_padding_mask = key_padding_mask[:, : x.shape[1]]
+        return super().forward(x, key_padding_mask)
+
+
+@pytest.mark.parametrize(("target", "level"), [(Unpadded, "suspicious"), (Cut, "bug")])
+def test_a_mask_lacks_entries_for_what_is_added_to_the_tokens(target, level):
+    (finding,) = (it for it in check(target).findings if it.name == "mask-broadcast")
+    assert finding.level == level
+    assert finding.place is not None
+    assert "torch.cat" in finding.place.source

@@ -91,7 +91,10 @@ def _crashes_with_lengths(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _keys_without_mask(evidence: Evidence) -> Iterator[Finding]:
-    """Give a mask of the tokens to an argument that takes none: keys that the target adds may be missing in it."""
+    """Give a mask of the tokens to an argument that takes none: keys that the target adds may be missing in it.
+
+    Callers may be meant to add them, if a mask with entries for all keys works.
+    """
     subject = evidence.subject
     if subject.padding is not None or subject.attention_mask is not None or not subject.batched:
         return
@@ -103,9 +106,10 @@ def _keys_without_mask(evidence: Evidence) -> Iterator[Finding]:
             (T, error) = next(iter(errors.items()))
             if len(sizes) < len(errors) or len(added) != 1 or min(added) < 1 or error is None:
                 continue
+            whole = (_error_with_mask(subject, name, it, T, min(added)) for it in PADDING_FORMS)
             yield Finding(
                 "mask-broadcast",
-                "bug",
+                "suspicious" if None in whole else "bug",
                 f"With {name}, which has an entry for each of {T} tokens, the target raises "
                 f"{describe_exception(error)}: it adds {min(added)} to the tokens, and nothing to the mask.",
                 f"T = {T}, {name} {form}",
@@ -122,10 +126,12 @@ def _line_adding(evidence: Evidence, rows: int) -> SourceLine | None:
     return SourceLine.of(next((it for it in joins if T + rows in it.shape), None))
 
 
-def _error_with_mask(subject: Subject, name: str, form: str, T: int) -> Exception | None:
-    """Return the exception of a call with a mask that shows all tokens; None if there is none."""
+def _error_with_mask(
+    subject: Subject, name: str, form: str, T: int, added: int = 0
+) -> Exception | None:
+    """Return the exception of a call with a mask that shows all tokens and added keys; None if there is none."""
     inputs = subject.draw(B := 2, T)
-    visible = torch.ones(1, T, T, dtype=torch.bool)
+    visible = torch.ones(1, T, T + added, dtype=torch.bool)
     mask = in_form(form, visible, B)
     given = {**subject.arguments(inputs), name: mask}
     error = attempt(lambda: subject.call(given, inputs))
