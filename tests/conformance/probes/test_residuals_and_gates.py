@@ -167,6 +167,8 @@ def test_a_parameter_gets_no_numbers(tmp_path, memory):
     bugs = bugs_in(tmp_path, source.replace("FILLED", "pass"))
     assert bugs == {"output-not-finite": f"self.vector = nn.Parameter(torch.{memory}(dim))"}
     assert not bugs_in(tmp_path, source.replace("FILLED", "nn.init.normal_(self.vector)"))
+    frozen = "self.vector.requires_grad = False"  # a checkpoint is to fill it
+    assert not bugs_in(tmp_path, source.replace("FILLED", frozen))
     of_all = source.replace("FILLED", "for it in self.parameters(): nn.init.normal_(it)")
     assert not bugs_in(tmp_path, of_all)
 

@@ -105,7 +105,10 @@ def _without_nan(instance: Any) -> Any:
 
 
 def fill_uninitialised(instance: Any) -> list[str]:
-    """Give random numbers to the parameters of a new instance that hold NaN alone, and return their names."""
+    """Give random numbers to parameters of a new instance that hold NaN alone, and return the names of trained ones.
+
+    Frozen ones are memory that a checkpoint is to fill.
+    """
     generator, filled = torch.Generator().manual_seed(0), list[str]()
     for name, parameter in instance.named_parameters() if _is_module(instance) else ():
         if is_lazy(parameter) or parameter.is_meta or not parameter.is_floating_point():
@@ -114,7 +117,7 @@ def fill_uninitialised(instance: Any) -> list[str]:
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
             with torch.no_grad():
                 parameter.copy_(noise * SPREAD)
-            filled.append(name)
+            filled += [name] if parameter.requires_grad else []
     return filled
 
 
