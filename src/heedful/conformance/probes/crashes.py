@@ -106,6 +106,9 @@ def _keys_without_mask(evidence: Evidence) -> Iterator[Finding]:
             (T, error) = next(iter(errors.items()))
             if len(sizes) < len(errors) or len(added) != 1 or min(added) < 1 or error is None:
                 continue
+            place = _line_adding(evidence, min(added))
+            if place is None:
+                continue
             whole = (_error_with_mask(subject, name, it, T, min(added)) for it in PADDING_FORMS)
             yield Finding(
                 "mask-broadcast",
@@ -113,7 +116,7 @@ def _keys_without_mask(evidence: Evidence) -> Iterator[Finding]:
                 f"With {name}, which has an entry for each of {T} tokens, the target raises "
                 f"{describe_exception(error)}: it adds {min(added)} to the tokens, and nothing to the mask.",
                 f"T = {T}, {name} {form}",
-                _line_adding(evidence, min(added)) or raising_line(error),
+                place,
                 "Add entries to the mask where rows are added to the tokens.",
             )
             return
