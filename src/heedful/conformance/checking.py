@@ -24,8 +24,8 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
     unfit_mask,
 )
-from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.isolation import undisturbed, within
+from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.options import constructor_with, example_with, option
 from heedful.conformance.calling.subject import find_subject
 from heedful.conformance.calling.target import ConstructorError, Target, TargetError, is_from_torch

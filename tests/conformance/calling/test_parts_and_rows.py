@@ -223,6 +223,8 @@ def test_a_table_is_copied_once_and_restored_when_a_call_writes_to_it():
         module.other = torch.ones(1)
     assert torch.equal(module.table, torch.zeros(3))
     assert not hasattr(module, "other")
+    with restored(module):
+        pass
     module.table += 1  # by its owner
     with restored(module):
         module.table += 1
@@ -256,3 +258,56 @@ def test_a_mask_lacks_entries_for_what_is_added_to_the_tokens(target, level):
     assert finding.level == level
     assert finding.place is not None
     assert "torch.cat" in finding.place.source
+
+
+class AlongAxis(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, dim: int = 1):
+        super().__init__()
+        self.qkv = nn.Conv1d(in_channels, 3 * out_channels, 1)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=self.dim)
+        return (attend(q.mT, k.mT, v.mT)).mT
+
+
+def test_a_number_of_an_axis_is_no_width():
+    made = instantiate(AlongAxis, {})
+    assert made.qkv.in_channels > 1
+    assert made.dim == 1
+
+
+class Unfilled(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim, dim))
+        self.register_buffer("cache", torch.empty(2, dim))
+
+
+def test_what_a_constructor_leaves_unfilled_is_filled_wherever_a_class_is_built():
+    first, second = instantiate(Unfilled, {}), instantiate(Unfilled, {})
+    assert first.weight.abs().min() > 0
+    assert torch.equal(first.weight, second.weight)
+    assert not first.cache.any()
+
+
+class SpaceTime(nn.Module):
+    """The class token sees all tokens, and the others their frame of four."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x.shape[1] - 1) % 4:
+            raise ValueError("expected a class token and frames of four tokens")
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        first = attend(q[:, :1], k, v)
+        own = [slice(i, i + 4) for i in range(1, x.shape[1], 4)]
+        seen = [[0, *range(it.start, it.stop)] for it in own]  # and the class token
+        frames = [attend(q[:, i], k[:, j], v[:, j]) for i, j in zip(own, seen, strict=True)]
+        return torch.cat([first, *frames], dim=1)
+
+
+def test_frames_of_tokens_are_no_certain_bug():
+    assert not check(SpaceTime).bugs

@@ -114,3 +114,36 @@ OFTEN_ZERO = CAUSAL.replace("torch.relu(t) + 1e-3", "torch.relu(t - 1)").replace
 def test_a_right_normalizer_or_none_is_no_bug(tmp_path, source):
     with written(tmp_path, source) as target:
         assert not check(target).bugs
+
+
+MONOTONIC = """
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, enc_dim=10, dec_dim=12):
+        super().__init__()
+        self.W, self.V, self.v = nn.Linear(enc_dim, 8), nn.Linear(dec_dim, 8), nn.Linear(8, 1)
+
+    def forward(self, encoder_outputs, decoder_h):
+        '''
+        Args:
+            encoder_outputs: [batch_size, sequence_length, enc_dim]
+            decoder_h: [batch_size, dec_dim]
+        '''
+        B, T, _ = encoder_outputs.shape
+        energy = self.v(torch.tanh(self.W(encoder_outputs) + self.V(decoder_h)[:, None])).squeeze(-1)
+        chosen = energy.sigmoid()
+        before = torch.zeros(B, T)
+        before[:, 0] = 1.0
+        left = torch.cat([torch.ones(B, 1), 1 - chosen], dim=1)[:, :-1]
+        left = left.clamp(1e-10, 1).log().cumsum(1).exp()
+        alpha = chosen * left * (before / left.clamp(min=1e-10)).cumsum(1)
+        return (alpha[:, None] @ encoder_outputs).squeeze(1)
+"""
+
+
+def test_a_layer_of_a_state_and_one_of_scores_make_no_values(tmp_path):
+    with written(tmp_path, MONOTONIC) as target:
+        assert "rows-not-normalised" not in {it.name for it in check(target).findings}

@@ -262,6 +262,26 @@ def test_a_memory_stores_values_under_queries(tmp_path):
     assert not bugs_in(tmp_path, MEMORY.replace("STORED", "k"))
 
 
+POOLED_BY_QUERIES = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.to_q, self.to_v, self.up = nn.Linear(dim, 1), nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        weights = self.to_q(x).softmax(1)
+        context = weights.mT @ self.to_v(x)
+        return x * self.up(context).sigmoid()
+"""
+
+
+def test_weights_that_are_made_of_queries_alone_store_nothing(tmp_path):
+    assert not bugs_in(tmp_path, POOLED_BY_QUERIES)
+
+
 ENERGY = '''import torch
 from torch import nn
 

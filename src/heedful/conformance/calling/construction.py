@@ -11,7 +11,6 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.configuration import Configuration, Section
@@ -34,8 +33,9 @@ from heedful.conformance.calling.exceptions import (
     own_frames,
     raising_line,
 )
-from heedful.conformance.calling.failures import is_missing_name, refuses_what_it_demands
+from heedful.conformance.calling.failures import refuses_what_it_demands
 from heedful.conformance.calling.isolation import seeded, uninitialised_as_nan
+from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.options import constructor_with, option
 from heedful.conformance.calling.parts import (
     ROTARY,
@@ -45,7 +45,9 @@ from heedful.conformance.calling.parts import (
     takes_embedding,
 )
 from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
-from heedful.conformance.calling.target import SPREAD, ConstructorError
+from heedful.conformance.calling.small_sizes import small_sizes
+from heedful.conformance.calling.target import ConstructorError
+from heedful.conformance.calling.unfilled_memory import fill_memory
 from heedful.conformance.recording.source import (
     SourceLine,
     fields_read,
@@ -54,10 +56,6 @@ from heedful.conformance.recording.source import (
 )
 from heedful.errors import ArgumentError
 
-LARGE = 1024  # a default width from which on a module is too large for a check
-MANY, LATENTS = 64, 11  # learned rows of a model that take long, and as many as suffice
-FEW = 4  # layers of such a module, enough for patterns such as "every second layer"
-HEAVY = 2**21  # the squared widths of all layers from which on it is too large, too
 OWN_FAULT: re.Pattern[str] = re.compile(
     r"^\w+\.__init__\(\) (missing \d|got an unexpected keyword)|\bfloat\b.*\b(int|integer)|\bint.*\bfloat\b"
 )
@@ -81,9 +79,15 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
     Raises:
         ArgumentError: The class cannot be built, or there are arguments for something that is no class.
     """
+    return instantiate_filled(target, arguments)[0]
+
+
+def instantiate_filled(target: Any, arguments: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    """Return what `instantiate` does, and the parameters that the constructor left unfilled; they have numbers now."""
     if inspect.isclass(target):
         with seeded(), uninitialised_as_nan():
-            return _without_nan(build(target, arguments))
+            instance = build(target, arguments)
+        return instance, fill_memory(instance)
     if arguments:
         raise ArgumentError(
             option("arguments"),
@@ -91,39 +95,7 @@ def instantiate(target: Any, arguments: Mapping[str, Any]) -> Any:
             received=", ".join(arguments),
             remedy="Pass the class instead of an instance.",
         )
-    return target
-
-
-def _without_nan(instance: Any) -> Any:
-    """Return an instance whose memory beside its parameters, such as that of a cache, holds 0 in place of NaN."""
-    modules = instance.modules() if _is_module(instance) else ()
-    holders = [it for module in modules for it in (vars(module), module._buffers)]
-    for value in (value for holder in holders for value in holder.values()):
-        if isinstance(value, Tensor) and not value.is_meta and bool((nan := value.isnan()).any()):
-            value.data.masked_fill_(nan, 0)
-    return instance
-
-
-def fill_uninitialised(instance: Any) -> list[str]:
-    """Give random numbers to parameters of a new instance that hold NaN alone, and return the names of trained ones.
-
-    Frozen ones are memory that a checkpoint is to fill.
-    """
-    generator, filled = torch.Generator().manual_seed(0), list[str]()
-    for name, parameter in instance.named_parameters() if _is_module(instance) else ():
-        if is_lazy(parameter) or parameter.is_meta or not parameter.is_floating_point():
-            continue
-        if parameter.numel() and bool(parameter.isnan().all()):
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-            with torch.no_grad():
-                parameter.copy_(noise * SPREAD)
-            filled += [name] if parameter.requires_grad else []
-    return filled
-
-
-def _is_module(instance: Any) -> bool:
-    """Check whether an instance is a module whose constructor has called that of nn.Module."""
-    return isinstance(instance, nn.Module) and "_modules" in vars(instance)
+    return target, ()
 
 
 def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -139,7 +111,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         ArgumentError: An argument is unknown, a value cannot be guessed, or the constructor raised an exception.
         ConstructorError: The constructor raises whatever it is given.
     """
-    small = _small_sizes(cls, arguments)
+    small = small_sizes(cls, arguments)
     if small:
         built = attempt(lambda: _called(cls, _values(cls, {**arguments, **small})))
         if not isinstance(built, Exception):
@@ -203,25 +175,6 @@ def _is_own_fault(error: BaseException, *, guessed: bool) -> bool:
     if is_missing_name(error):
         return True
     return isinstance(error, TypeError) and OWN_FAULT.search(str(error)) is not None
-
-
-def _small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return conventional sizes in place of a constructor's defaults, if these make it too large for a check."""
-    parameters = inspect.signature(cls).parameters
-    defaults = {name: it.default for name, it in parameters.items() if type(it.default) is int}
-    conventional = conventional_values({**arguments, "": OTHER_WIDTHS[-1]})
-    known = {name: name if name in SIZES else similar_name(name) for name in defaults}
-    sizes = [name for name in defaults if name not in arguments and known[name] in SIZES]
-    width = max((defaults[name] for name in sizes), default=0)
-    numbers = [arguments.get(name, defaults.get(name)) for name in names.LAYERS]
-    depth = max((it for it in numbers if isinstance(it, int)), default=1)
-    many = [it for it in names.LATENTS if defaults.get(it, 0) >= MANY and it not in arguments]
-    latents = dict.fromkeys(many, LATENTS)
-    if width < LARGE and width**2 * depth < HEAVY:
-        return latents
-    layers = [name for name in names.LAYERS if name in defaults and name not in arguments]
-    few = {name: min(defaults[name], FEW) for name in layers}
-    return {**few, **latents, **{name: value_by_name(name, conventional) for name in sizes}}
 
 
 def _alternatives(

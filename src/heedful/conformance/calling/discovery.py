@@ -29,7 +29,6 @@ from heedful.conformance.calling.failures import (
     FailedCall,
     batches_named,
     has_too_few,
-    is_missing_name,
     is_refusal,
     lengths_named,
     not_callable,
@@ -41,6 +40,7 @@ from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
 from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.omitted_arguments import omitted_argument, unbound_by_default
 from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import dis
-import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,19 +21,17 @@ from heedful.conformance.calling.exceptions import (
     describe_exception,
     described_with_line,
     own_frames,
-    raising_frame,
     raising_line,
     unequal_sizes,
 )
 from heedful.conformance.calling.layouts import PATTERNS, likely_layouts, unpacked_ranks
+from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.target import Target, is_required, made_parameters, tables
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.source import (
     SourceLine,
     contains_line,
-    methods_of,
     nodes_of,
-    parsed,
     parsed_file,
 )
 from heedful.errors import ArgumentError
@@ -56,11 +50,6 @@ TOO_FEW: re.Pattern[str] = re.compile(
     r"Padding size should be less|Invalid number of data points|to have non-zero size"
 )
 """What PyTorch says of a convolution, spectrum, maximum or choice of the largest scores that needs more tokens."""
-UNFIT_CALL: re.Pattern[str] = re.compile(
-    r"(\w+)\.forward\(\) (missing \d+ required|got an unexpected keyword|takes )"
-)
-"""What Python says of a call with other arguments than a layer takes."""
-STARRED: re.Pattern[str] = re.compile(r"[(,] *\*")
 FIXED_WIDTH: re.Pattern[str] = re.compile(
     r"expecting embedding dimension of (\d+), but|passed-in embed_dim (\d+) didn't match"
 )
@@ -72,7 +61,6 @@ UNFIT_VIEW: re.Pattern[str] = re.compile(
     r"shape '\[(\d+(?:, \d+)*)\]' is invalid for input of size (\d+)"
 )
 DIVIDED: re.Pattern[str] = re.compile(r".+ % .+ == 0")
-PYTHON_FUNCTION: re.Pattern[str] = re.compile(r"must be Tensor, not builtin_function_or_method")
 OTHER_DEVICE: re.Pattern[str] = re.compile(r"on the same device")
 FIXED_BATCH: re.Pattern[str] = re.compile(r"shape '\[(\d+), -1,")
 SIDE_OF_A_WINDOW: re.Pattern[str] = re.compile(r"(window|block|patch)(_?size)?$")
@@ -102,80 +90,6 @@ class FailedCall:
 
     caller: Caller
     error: BaseException
-
-
-def is_missing_name(error: BaseException) -> bool:
-    """Check whether code reads a name or an attribute that exists nowhere, whatever its arguments are.
-
-    A name of a function of Python that is given to PyTorch as a tensor counts too, and so does a call of a layer of its
-    own without an argument that the layer requires.
-
-    Names that the file imports in one of its branches may be missing on this machine alone. An attribute counts if it
-    is one of an imported file, of a module of the target or of a computed tensor, because what an argument should have
-    is unknown.
-    """
-    frame = raising_frame(error)
-    if frame is None or isinstance(error, UnboundLocalError):
-        return False
-    if isinstance(error, NameError):
-        source = parsed_file(frame.f_code.co_filename)
-        imported = set() if source is None else set(_imported_names(source.tree))
-        return error.name not in imported and not hasattr(builtins, error.name or "")
-    if isinstance(error, TypeError):
-        return _takes_function_for_tensor(error) or _omits_argument(error)
-    if not isinstance(error, AttributeError) or error.name is None:
-        return False
-    owner = error.obj
-    if isinstance(owner, ModuleType):  # the parts of torch in C differ between machines
-        return owner.__name__ != "torch._C"
-    if isinstance(owner, nn.Module):
-        known = any(error.name in vars(cls) for cls in type(owner).__mro__)
-        return not known and not _is_set_before(owner, error.name)
-    return isinstance(owner, Tensor) and (
-        owner.grad_fn is not None or not _is_argument(owner, frame)
-    )
-
-
-def _takes_function_for_tensor(error: TypeError) -> bool:
-    """Check whether PyTorch receives a function of Python, such as `input`, because no variable has its name."""
-    frame, line = own_frames(error)[-1]
-    if not PYTHON_FUNCTION.search(describe_exception(error)):
-        return False
-    read = set(variables_read(frame.f_code.co_filename, line)) - {*frame.f_globals, *frame.f_locals}
-    return any(inspect.isbuiltin(getattr(builtins, name, None)) for name in read)
-
-
-def _omits_argument(error: TypeError) -> bool:
-    """Check whether a method calls a layer that its own class has made with other arguments than the layer takes."""
-    frame, place = own_frames(error)[-1][0], raising_line(error)
-    layer, source = UNFIT_CALL.match(str(error)), parsed(type(frame.f_locals.get("self")))
-    if layer is None or place is None or STARRED.search(place.source):
-        return False
-    calls = [] if source is None else [it.func for it in source.nodes if isinstance(it, ast.Call)]
-    return any(isinstance(it, ast.Name) and it.id == layer[1] for it in calls)
-
-
-def _is_set_before(module: nn.Module, name: str) -> bool:
-    """Check whether a method that callers call before `forward`, such as init_states, sets an attribute."""
-    methods = (it for it in methods_of(module) if it.__name__ not in ("__init__", "forward"))
-    return any(
-        it.opname == "STORE_ATTR" and it.argval == name
-        for method in methods
-        for it in dis.get_instructions(method)
-    )
-
-
-def _is_argument(tensor: Tensor, frame: Any) -> bool:
-    """Check whether a tensor is one that the function of a frame was given."""
-    count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
-    given = (frame.f_locals.get(name) for name in frame.f_code.co_varnames[:count])
-    return any(value is tensor for value in given)
-
-
-def _imported_names(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
 
 
 def lengths_named(failures: Sequence[FailedCall]) -> list[int]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,12 +27,12 @@ from heedful.conformance.calling.mask_forms import (
     Masks,
     mask_tensor,
 )
+from heedful.conformance.calling.mask_traces import adds_axes, is_read_as_truth
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.calling.roles import OfMemory
 from heedful.conformance.calling.target import is_from_torch
-from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import parameter_is_read
 from heedful.conformance.recording.inputs import Inputs
@@ -44,8 +44,6 @@ MAX_UNKNOWN = 2  # arguments of unknown names that are tried as masks
 FAINT = 1e-2  # the largest share of a hidden token's effect that an imperfect mask may leave
 SIMILAR = 1.05  # what leaves no more than this times the smallest share is as good, and the likelier form is taken
 MASK_WORDS = ("mask", "pad", "valid", "keep", "visible")
-TRUTHS = ("eq", "ne", "logical_not", "invert", "bool", "masked_fill", "masked_fill_")
-DIFFERENCES = ("sub", "rsub")
 
 
 class _Trial(NamedTuple):
@@ -356,10 +354,14 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
     running: list[_Trial] = []
     for candidate in candidates:
         same = [it.argument for it in running if it.argument.name == candidate.name][:1]
-        if candidate.dtype.is_floating_point and any(_is_read_as_truth(caller, it) for it in same):
+        if candidate.dtype.is_floating_point and any(
+            is_read_as_truth(caller, _with_mask(caller, it)[1], it.name) for it in same
+        ):
             continue
         trial = _trial(caller, candidate)
-        if trial is None or (trial.argument.effective and _adds_axes(caller, candidate)):
+        if trial is None or (
+            trial.argument.effective and adds_axes(caller, *_with_mask(caller, candidate))
+        ):
             continue
         nothing_is_left = trial.remaining < FAINT or trial.argument.hides  # also if all is NaN
         if trial.argument.effective and nothing_is_left:
@@ -391,43 +393,12 @@ def _are_lengths(caller: Caller, name: str) -> bool:
     return name in names.VALID_LENGTHS or reads
 
 
-def _is_read_as_truth(caller: Caller, argument: MaskArgument) -> bool:
-    """Check whether code takes 1 and 0 from a mask, as `1 - mask` and `mask == 0` do, so that it is not added as such.
-
-    Added numbers that hide everything may hide it there as well, even where 1 and 0 do not.
-    """
-    B, T = _sizes(caller)
-    inputs = caller.draw(B, T)
-    mask = mask_tensor(argument, _all_visible(argument, B, T), B, caller.dtype)
-    with torch.no_grad(), caller.isolated():
-        trace = caller.trace(caller.arguments(inputs) | {argument.name: mask})
-    same: set[int] = set()
-    for step in trace:
-        reads = any(it.name == argument.name and it.kind == "input" for it in step.inputs)
-        if not reads and not any(it.step in same for it in step.inputs):
-            continue
-        if step.operation in TRUTHS or (step.operation in DIFFERENCES and 1 in step.arguments):
-            return True
-        if step.operation in VIEWS:
-            same.add(step.index)
-    return False
-
-
-def _adds_axes(caller: Caller, argument: MaskArgument) -> bool:
-    """Check whether the scores have more axes with a mask than without one: the code adds axes to another form."""
+def _with_mask(caller: Caller, argument: MaskArgument) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of a call without a mask, and those with one that hides no token."""
     B, T = _sizes(caller)
     plain = caller.arguments(caller.draw(B, T))
     mask = mask_tensor(argument, _all_visible(argument, B, T), B, caller.dtype)
-    axes = [_axes_of_scores(caller, it) for it in (plain, plain | {argument.name: mask})]
-    return 0 < axes[0] < axes[1]
-
-
-def _axes_of_scores(caller: Caller, arguments: Mapping[str, object]) -> int:
-    """Return the largest number of axes of what a softmax makes in a call; 0 if the call fails, or has none."""
-    with torch.no_grad(), caller.isolated():
-        trace = attempt(lambda: caller.trace(arguments))
-    steps = () if isinstance(trace, Exception) else trace
-    return max((len(step.shape) for step in steps if "softmax" in step.operation), default=0)
+    return plain, plain | {argument.name: mask}
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:

@@ -26,14 +26,8 @@ MEMORIES: Names = ("memory", "encoder_hidden_states", "encoder_output", "enc_out
 # With targets, some models return the logits of every token instead of the last one's.
 TARGET_IDS = "targets"
 CAUSAL: Names = (  # also an attribute of a module
-    *(
-        "is_causal",
-        "causal",
-        "use_causal_attn",
-        "use_causal_mask",
-        "use_causal",
-        "causal_attention",
-    ),
+    *("is_causal", "causal", "use_causal_attn", "use_causal_mask", "use_causal"),
+    "causal_attention",
 )
 START_POSITIONS: Names = (  # an int
     *("start_pos", "start", "offset", "position", "pos", "cache_pos"),

@@ -18,10 +18,10 @@ from heedful.conformance.calling.causality import causal_window, is_causal, spea
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
 from heedful.conformance.calling.construction import (
     chooses_width,
-    fill_uninitialised,
     guessed_fields,
     guessed_parameters,
     instantiate,
+    instantiate_filled,
     key_heads_parameter,
     single_heads,
     unstated_parameters,
@@ -41,7 +41,6 @@ from heedful.conformance.calling.failures import (
     UncallableError,
     expected_features,
     expected_width,
-    is_missing_name,
     missing_factor,
     refusing_tests,
 )
@@ -60,6 +59,7 @@ from heedful.conformance.calling.mapped_positions import (
 from heedful.conformance.calling.mask_forms import Masks
 from heedful.conformance.calling.masks import find_masks
 from heedful.conformance.calling.max_length import find_max_length
+from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.recurrent import recurrent_layers
 from heedful.conformance.calling.target import Target, TargetError, make_target
 from heedful.conformance.calling.time_limit import TimeLimit
@@ -175,12 +175,11 @@ def _made(target: Any, arguments: Mapping[str, Any]) -> Target:
     """Return what is to be called: an instance of a class, or anything else that can be called."""
     guessed = (*guessed_parameters(target, arguments), *guessed_fields(target, arguments))
     role = key_heads_parameter(target, arguments)
-    instance = instantiate(target, arguments)
-    uninitialised = fill_uninitialised(instance) if inspect.isclass(target) else ()
+    instance, uninitialised = instantiate_filled(target, arguments)
     return replace(
         make_target(instance),
         guessed=guessed,
-        uninitialised=tuple(uninitialised),
+        uninitialised=uninitialised,
         with_key_heads=role and (lambda count: instantiate(target, {**arguments, role: count})),
     )
 

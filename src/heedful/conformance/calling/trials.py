@@ -18,8 +18,8 @@ from heedful.conformance.calling.convention import CallingConvention, output_can
 from heedful.conformance.calling.discovery import TRIAL_SIZES
 from heedful.conformance.calling.examples import Example, find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, own_frames
-from heedful.conformance.calling.failures import is_missing_name
 from heedful.conformance.calling.influence import mixes_sequences
+from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.calling.time_limit import TimeLimit

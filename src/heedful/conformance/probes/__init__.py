@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.conformance.probes import (
     added_positions,
+    added_rows,
     added_truths,
     attention_argument,
     batch_independence,
@@ -169,6 +170,7 @@ PROBES: tuple[Probe, ...] = (
     image_sides.image_sides,
     batch_sizes.batches,
     crashes.crashes,
+    added_rows.added_rows,
     omitted_arguments.omitted_arguments,
     key_heads.key_heads,
     finite_output.finite_output,

@@ -8,11 +8,11 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projections import COMBINING, projections
 from heedful.conformance.recording.assignments import variable_is_read_after
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import ancestors, operands_of
 from heedful.conformance.recording.siblings import are_made_alike
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
-from heedful.observation import Source, Step
+from heedful.observation import Step
 
 GATES: tuple[str, ...] = ("sigmoid", "softmax", "tanh", "hardsigmoid")
 
@@ -44,7 +44,7 @@ def _operand_meeting_itself(step: Step) -> int | None:
     """Return the index of the step whose result is both operands of a sum or product; None if there is none."""
     if step.operation not in COMBINING:
         return None
-    operands = [it.step for it in step.arguments if isinstance(it, Source)]
+    operands = [it.step for it in operands_of(step)]
     return operands[0] if len(operands) == 2 and operands[0] == operands[1] else None
 
 

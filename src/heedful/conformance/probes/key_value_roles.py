@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import product
 
 from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.latents import values_are_keys
 from heedful.conformance.probes.probe import probe
@@ -14,10 +14,11 @@ from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
-    ancestors,
     behind_views,
     is_projection,
+    operands_of,
     parameter_names,
+    steps_behind,
     steps_from_projection,
 )
 from heedful.conformance.recording.source import SourceLine
@@ -36,8 +37,6 @@ VALUE_NAMES: frozenset[str] = frozenset(
         *("v_linear", "linear_v", "xv", "value_layer"),
     )
 )
-
-SOFTMAX: re.Pattern[str] = re.compile("softmax")
 
 
 @probe("keys-values-swapped")
@@ -58,14 +57,15 @@ def _stored_under_queries(evidence: Evidence) -> Finding | None:
     steps, T = evidence.baseline.trace.steps, evidence.inputs.sizes[1]
     has_keys = any(role_of(own_name(it)) == "key" for it in parameter_names(steps))
     for step in steps:
-        operands = [it for it in step.arguments if isinstance(it, Source)]
+        operands = operands_of(step)
         if step.operation not in PRODUCTS or len(operands) != 2 or T in step.shape[-2:]:
             continue
-        behind = [ancestors(steps, steps[it.step]) for it in operands if it.step is not None]
-        read = [parameter_names([steps[it] for it in indices]) for indices in behind]
-        roles = [{role_of(own_name(it)) for it in names} - {None} for names in read]
-        weighted = (SOFTMAX.search(steps[it].operation) for indices in behind for it in indices)
-        if {"query"} in roles and {"value"} in roles and not any(weighted) and has_keys:
+        behind = [[steps[it] for it in steps_behind(steps, operand)] for operand in operands]
+        roles = [
+            {role_of(own_name(it)) for it in parameter_names(made)} - {None} for made in behind
+        ]
+        weighted = any(it.operation in SOFTMAXES for made in behind for it in made)
+        if {"query"} in roles and {"value"} in roles and not weighted and has_keys:
             return Finding(
                 "keys-values-swapped",
                 "bug",

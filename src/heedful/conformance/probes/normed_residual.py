@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
-from heedful.conformance.recording.dataflow import NORMS, ancestors, behind_views
+from heedful.conformance.recording.dataflow import NORMS, ancestors, behind_views, operands_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -41,7 +41,7 @@ def _residual_sum(steps: tuple[Step, ...], step: Step) -> tuple[Step, Step | Non
 
     The norm is None if it is the first of those layers. The result is None if a step is no such sum.
     """
-    operands = [it for it in step.arguments if isinstance(it, Source)]
+    operands = operands_of(step)
     if step.operation not in ADDITIONS or len(operands) != 2:
         return None
     for kept, made in (operands, operands[::-1]):

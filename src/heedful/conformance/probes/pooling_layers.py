@@ -52,7 +52,7 @@ def pooling_layers(evidence: Evidence) -> Iterator[Finding]:
                     "projection-unused",
                     "bug",
                     proof,
-                    "",
+                    ANY_CALL,
                     place,
                     "Call it before the weights are computed.",
                 )

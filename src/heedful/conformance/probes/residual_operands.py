@@ -10,17 +10,17 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.forgotten_siblings import forgotten_siblings
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import arguments_behind, operands_of, steps_behind
 from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
-from heedful.observation import Source, Step
+from heedful.observation import Step
 
 
 @probe("context-wrong")
 def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Search for sums of a layer's result with itself, and for sums of an attention's result with its values alone."""
     steps = evidence.baseline.trace.steps
-    sums = [step for step in steps if step.operation in ADDITIONS and len(_operands(step)) == 2]
+    sums = [step for step in steps if step.operation in ADDITIONS and len(operands_of(step)) == 2]
     doubled = next((it for it in sums if _is_doubled(steps, it)), None)
     siblings = (it for it in forgotten_siblings.ask(evidence) if isinstance(it, Finding))
     if doubled is not None and next(siblings, None) is None:
@@ -45,16 +45,12 @@ def _finding(proof: str, step: Step, remedy: str) -> Finding:
     return Finding("context-wrong", "bug", proof, ANY_CALL, SourceLine.of(step), remedy)
 
 
-def _operands(step: Step) -> list[Source]:
-    return [it for it in step.arguments if isinstance(it, Source)]
-
-
 def _is_doubled(steps: tuple[Step, ...], step: Step) -> bool:
     """Check whether a sum, written as that of a variable with itself, adds what a layer has made to itself."""
-    one, other = _operands(step)
+    one, other = operands_of(step)
     if one != other or one.step is None:
         return False
-    behind = (steps[it] for it in _behind(steps, one))
+    behind = (steps[it] for it in steps_behind(steps, one))
     if not any(source.kind == "parameter" for it in behind for source in it.inputs):
         return False
     source = parsed_file(step.file or "")
@@ -69,23 +65,10 @@ def _is_doubled(steps: tuple[Step, ...], step: Step) -> bool:
 
 def _adds_values(steps: tuple[Step, ...], step: Step) -> bool:
     """Check whether one operand of a sum is the values, and the other one is made of these, queries and keys."""
-    for values, result in (_operands(step), _operands(step)[::-1]):
-        behind = _behind(steps, result)
-        inputs, given = _inputs_of(steps, values), _inputs_of(steps, result)
+    for values, result in (operands_of(step), operands_of(step)[::-1]):
+        behind = steps_behind(steps, result)
+        inputs, given = arguments_behind(steps, values), arguments_behind(steps, result)
         of_attention = given & {*names.QUERIES} and given & {*names.KEYS} and set() < inputs < given
-        if of_attention and inputs <= {*names.VALUES} and _behind(steps, values) <= behind:
+        if of_attention and inputs <= {*names.VALUES} and steps_behind(steps, values) <= behind:
             return True
     return False
-
-
-def _inputs_of(steps: tuple[Step, ...], source: Source) -> set[str]:
-    """Return the names of the arguments of the call that a tensor is, or is computed from."""
-    if source.kind == "input":
-        return {source.name}
-    behind = _behind(steps, source)
-    return {it.name for index in behind for it in steps[index].inputs if it.kind == "input"}
-
-
-def _behind(steps: tuple[Step, ...], source: Source) -> set[int]:
-    """Return the indices of the steps from which a tensor is computed."""
-    return set() if source.step is None else ancestors(steps, steps[source.step])

@@ -21,12 +21,12 @@ from heedful.conformance.probes.rotations import (
     is_near,
 )
 from heedful.conformance.recording.call_sites import call_site
-from heedful.conformance.recording.dataflow import VIEWS, ancestors
+from heedful.conformance.recording.dataflow import VIEWS, ancestors, arguments_behind
 from heedful.conformance.recording.handed_numbers import line_computing_number
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
-from heedful.observation import Source, Step
+from heedful.observation import Step
 
 PAIRS: dict[str, str] = {"half": "(i, i + D/2)", "interleaved": "(2i, 2i + 1)"}
 USERS: dict[str, str] = {
@@ -108,20 +108,11 @@ def _compares_two_sequences(evidence: Evidence, attention: RecordedAttention) ->
     """Check whether the keys are of a second sequence, so that they may have no positions that fit the queries'."""
     convention = evidence.subject.convention
     queries, keys = (
-        _inputs_read(evidence.baseline, source)
+        arguments_behind(evidence.baseline.trace.steps, source)
         for source in (attention.query_source, attention.key_source)
     )
     named = {convention.word_for(name) for name in keys}
     return bool(queries and keys) and queries.isdisjoint(keys) and named.isdisjoint(names.KEYS)
-
-
-def _inputs_read(observation: Observation, source: Source) -> set[str]:
-    """Return the names of the arguments that a tensor was computed from."""
-    if source.step is None:
-        return {source.name} if source.kind == "input" else set()
-    steps = observation.trace.steps
-    read = (it for index in ancestors(steps, steps[source.step]) for it in steps[index].inputs)
-    return {it.name for it in read if it.kind == "input"}
 
 
 def _compare(evidence: Evidence, query: Rotation, key: Rotation) -> Finding | None:

@@ -12,6 +12,7 @@ from heedful.conformance.recording.dataflow import (
     PROJECTIONS,
     ancestors,
     behind_views,
+    operands_of,
 )
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -32,7 +33,7 @@ def unbounded_gates(evidence: Evidence) -> Iterator[Finding | Fact]:
     steps = evidence.baseline.trace.steps
     speaks_of_maps = OF_MAPS.search(prose_about(evidence.subject.callee)) is not None
     for step in (it for it in steps if it.operation in MULTIPLICATIONS):
-        operands = [it for it in step.arguments if isinstance(it, Source)]
+        operands = operands_of(step)
         for gate, gated in (operands, operands[::-1]) if len(operands) == 2 else ():
             layer = _layer_behind(steps, gate)
             if layer is None:

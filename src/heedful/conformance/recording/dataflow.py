@@ -157,6 +157,24 @@ def ancestors(steps: Sequence[Step], start: Step) -> set[int]:
     return visited
 
 
+def steps_behind(steps: Sequence[Step], source: Source) -> set[int]:
+    """Return the indices of the steps that a tensor was computed from; none if no step has made it."""
+    return set() if source.step is None else ancestors(steps, steps[source.step])
+
+
+def arguments_behind(steps: Sequence[Step], source: Source) -> set[str]:
+    """Return the names of the arguments of the call that a tensor is, or was computed from."""
+    if source.step is None:
+        return {source.name} if source.kind == "input" else set()
+    read = (it for index in steps_behind(steps, source) for it in steps[index].inputs)
+    return {it.name for it in read if it.kind == "input"}
+
+
+def operands_of(step: Step) -> list[Source]:
+    """Return the tensors among the positional arguments of a step, in their order."""
+    return [it for it in step.arguments if isinstance(it, Source)]
+
+
 def only_selects(steps: Sequence[Step], start: Step) -> bool:
     """Check whether a result is used only through indices or Booleans, as those of the largest entries are."""
     reached, selects = {start.index}, False

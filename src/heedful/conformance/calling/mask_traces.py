@@ -1,0 +1,59 @@
+"""What a recording of a call with a mask tells of the mask's form: whether it is read as 1 and 0, and its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from heedful.conformance.calling.caller import Caller
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.recording.dataflow import VIEWS
+
+TRUTHS = ("eq", "ne", "logical_not", "invert", "bool", "masked_fill", "masked_fill_")
+DIFFERENCES = ("sub", "rsub")
+
+
+def is_read_as_truth(caller: Caller, arguments: Mapping[str, Any], name: str) -> bool:
+    """Check whether code takes 1 and 0 from a mask, as `1 - mask` and `mask == 0` do, so that it is not added as such.
+
+    Added numbers that hide everything may hide it there as well, even where 1 and 0 do not.
+
+    Args:
+        caller: How the target is called.
+        arguments: Those of a call with the mask.
+        name: The argument for the mask.
+    """
+    with torch.no_grad(), caller.isolated():
+        trace = caller.trace(arguments)
+    same: set[int] = set()
+    for step in trace:
+        reads = any(it.name == name and it.kind == "input" for it in step.inputs)
+        if not reads and not any(it.step in same for it in step.inputs):
+            continue
+        if step.operation in TRUTHS or (step.operation in DIFFERENCES and 1 in step.arguments):
+            return True
+        if step.operation in VIEWS:
+            same.add(step.index)
+    return False
+
+
+def adds_axes(caller: Caller, plain: Mapping[str, Any], masked: Mapping[str, Any]) -> bool:
+    """Check whether the scores have more axes with a mask than without one: the code adds axes to another form.
+
+    Args:
+        caller: How the target is called.
+        plain: The arguments of a call without the mask.
+        masked: Those of one with it.
+    """
+    axes = [_axes_of_scores(caller, it) for it in (plain, masked)]
+    return 0 < axes[0] < axes[1]
+
+
+def _axes_of_scores(caller: Caller, arguments: Mapping[str, Any]) -> int:
+    """Return the largest number of axes of what a softmax makes in a call; 0 if the call fails, or has none."""
+    with torch.no_grad(), caller.isolated():
+        trace = attempt(lambda: caller.trace(arguments))
+    steps = () if isinstance(trace, Exception) else trace
+    return max((len(step.shape) for step in steps if "softmax" in step.operation), default=0)
