@@ -20,6 +20,7 @@ from heedful.conformance.calling.construction import unstated_parameters
 from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
+from heedful.conformance.failing_choices import failing_choice
 from heedful.conformance.probes.causality import causality
 from heedful.conformance.probes.sequence_lengths import LENGTHS
 from heedful.conformance.probes.statements import statements
@@ -39,6 +40,8 @@ OF_CAUSALITY = (*causality.finds, *statements.finds)
 """Findings that are bugs with a flag that says whether the target is causal."""
 OF_SIZES = ("crashes", "length-dependent")
 """Findings that a size may cause: numbers of tokens may have to be multiples of a window, and heads of key heads."""
+OF_TEXTS = ("rows-not-normalised",)
+"""Findings that a text may ask for, such as normalize="sigmoid"."""
 MAX_FLAGS = 2  # each takes as long as the first check
 MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 
@@ -61,7 +64,9 @@ def with_variants(
     report = _with_another_choice(target, report, checked, arguments)
     for name, value in _other_settings(target, report, arguments):
         variant = _report_with(target, checked, arguments, name, value)
-        if variant is not None:
+        if variant is None:
+            report = _with_failing_choice(report, target, name, value, arguments)
+        else:
             levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
             found = [replace(it, level=level) for it, level in levels if level is not None]
             report = _together(report, variant, found, Fact("also with", f"{name}={value!r}"))
@@ -81,6 +86,16 @@ def _together(report: Report, variant: Report, found: Sequence[Finding], fact: F
         facts=(*report.facts, fact),
         coverage=coverage,
     )
+
+
+def _with_failing_choice(
+    report: Report, target: type, name: str, value: float | str, arguments: Mapping[str, Any]
+) -> Report:
+    """Return a report with the finding on a text with which no call can work, unless another text failed there."""
+    found = failing_choice(target, name, value, arguments) if isinstance(value, str) else None
+    if found is None or found.place in {it.place for it in report.findings}:
+        return report
+    return replace(report, findings=(*report.findings, found))
 
 
 def _other_settings(
@@ -104,7 +119,7 @@ def _level_with(name: str, value: float | str, finding: Finding) -> Level | None
         return "bug"
     if isinstance(value, bool):
         return None if finding.name in NOT_COUNTED else "suspicious"
-    if isinstance(value, str) and finding.name in NOT_COUNTED:
+    if isinstance(value, str) and finding.name in (*NOT_COUNTED, *OF_TEXTS):
         return None
     return None if finding.name in OF_SIZES else "bug"
 

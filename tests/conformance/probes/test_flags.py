@@ -440,8 +440,8 @@ def test_each_text_that_chooses_a_way_is_checked(tmp_path):
 
 
 def test_a_bug_of_one_way_is_named_with_its_text(tmp_path):
-    wrong = SCORED.replace("x.shape[-1] ** 0.5", "width ** 0.5")
+    wrong = SCORED.replace("q @ k.mT / x.shape", "F.dropout(q, 0.5) @ k.mT / x.shape")
     with written(tmp_path, wrong) as target:
         (bug,) = check(target).bugs
-    assert bug.name == "undefined-or-global-name"
+    assert bug.name == "dropout-in-eval"
     assert "score='scaled'" in bug.case

@@ -28,6 +28,7 @@ UNEQUAL_SIZES: re.Pattern[str] = re.compile(
     r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)"
 )
 UNJOINED_SIZES: re.Pattern[str] = re.compile(r"Expected size (\d+) but got size (\d+)")
+UNBOUND: re.Pattern[str] = re.compile(r"local variable '(\w+)'")
 USUAL = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError)
 """Exceptions whose description is their message behind the name of their class."""
 MAX_DESCRIPTION = 1000  # characters of a message
@@ -66,7 +67,16 @@ def attempt(run: Callable[[], Any]) -> Any:
 def raising_line(error: BaseException) -> SourceLine | None:
     """Return the innermost line of the target's own code that an exception passed through."""
     own = own_frames(error)
-    return SourceLine.at(own[-1][0].f_code.co_filename, own[-1][1]) if own else None
+    if not own:
+        return None
+    frame, line = own[-1]
+    file = frame.f_code.co_filename
+    unbound = UNBOUND.search(str(error)) if isinstance(error, UnboundLocalError) else None
+    if unbound is not None and unbound[1] not in variables_read(file, line):
+        # CPython 3.11 tells the line before, because it runs a store and the load behind it as one instruction.
+        later = (it for *_, it in frame.f_code.co_lines() if it is not None and it > line)
+        line = min(later, default=line)
+    return SourceLine.at(file, line)
 
 
 def raising_frame(error: BaseException) -> FrameType | None:

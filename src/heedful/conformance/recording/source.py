@@ -279,10 +279,13 @@ def _mangled(owner: str, name: str) -> str:
 
 
 def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
-    """Return the texts that a class compares each variable or attribute with, as in `kind == "local"`, in order."""
+    """Return the texts that a class compares each variable or attribute with, as in `kind == "local"`, in order.
+
+    Functions of its file that its methods call count, too.
+    """
     texts: dict[str, list[str]] = {}
-    source = parsed(cls)
-    for node in source.nodes if source is not None and inspect.isclass(cls) else ():
+    readers = (cls, *_functions_called(cls)) if inspect.isclass(cls) else ()
+    for node in (node for reader in readers for node in nodes_of(reader)):
         match node:
             case ast.Compare(
                 left=ast.Name(id=name) | ast.Attribute(attr=name),
@@ -296,6 +299,30 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
                 known = texts.setdefault(name, [])
                 known += [] if text in known else [text]
     return texts
+
+
+def compared_around(line: SourceLine) -> set[str]:
+    """Return the texts with which conditions are compared that a line depends on, such as "local"."""
+    source = parsed_file(line.file)
+    nodes = () if source is None else source.nodes
+    around = [
+        it.test
+        for it in nodes
+        if isinstance(it, ast.If) and any(contains_line(inner, line.line) for inner in it.body)
+    ]
+    constants = (
+        node for test in around for node in ast.walk(test) if isinstance(node, ast.Constant)
+    )
+    return {it.value for it in constants if isinstance(it.value, str)}
+
+
+def _functions_called(cls: type) -> Iterator[FunctionType]:
+    """Yield the functions of a class's file that its methods name."""
+    for method in (it for it in vars(cls).values() if inspect.isfunction(it)):
+        for name in method.__code__.co_names:
+            value = method.__globals__.get(name)
+            if inspect.isfunction(value) and value.__module__ == cls.__module__:
+                yield value
 
 
 def function_around(line: SourceLine) -> ast.FunctionDef | None:

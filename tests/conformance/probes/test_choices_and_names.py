@@ -1,0 +1,118 @@
+"""Texts of a constructor with which no call can work, and names that exist nowhere on lines that no call reaches."""
+
+import pytest
+from attentions_with_caches import written
+from gapped_attention import bugs_in
+
+from heedful import check
+
+SCORES = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, method="dot"):
+        super().__init__()
+        self.method = method
+        self.pair = nn.Linear(2 * dim, 1, bias=False)
+        self.map = nn.Conv2d(dim, dim, 1)
+
+    def forward(self, query, encoder_outputs):
+        '''query: (batch, features). encoder_outputs: (batch, tokens, features).'''
+        if self.method == "dot":
+            scores = torch.einsum("bc,btc->bt", query, encoder_outputs)
+        elif self.method == "concat":
+            wide = query[:, None].expand_as(encoder_outputs)
+            scores = CONCAT
+        weights = scores.softmax(-1)
+        return torch.einsum("bt,btc->bc", weights, encoder_outputs)
+"""
+PAIRS = "self.pair(torch.cat((wide, encoder_outputs), 2).tanh())[..., 0]"
+
+
+@pytest.mark.parametrize(
+    ("scores", "names"),
+    [
+        (PAIRS, []),
+        (PAIRS.replace("2).tanh", "3).tanh"), ["crashes"]),
+        (f"scores * {PAIRS}", ["crashes"]),  # a variable without a value
+        ("self.map(wide)[..., 0]", []),  # a layer may want maps
+        ("(query[:, :-1, None] * encoder_outputs.mT).sum(1)", []),  # sizes may have to be equal
+    ],
+)
+def test_a_text_of_the_constructor_ends_every_call(tmp_path, scores, names):
+    bugs = bugs_in(tmp_path, SCORES.replace("CONCAT", scores))
+    assert [*bugs] == names
+    assert [*bugs.values()] == [f"scores = {scores}"] * len(names)
+
+
+NORMALIZED = """import torch
+from torch import nn
+
+
+def attend(query, key, value, normalize="softmax"):
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if normalize == "softmax":
+        weights = scores.softmax(-1)
+    elif normalize == "sigmoid":
+        weights = torch.sigmoid(SCORES)
+    return weights @ value
+
+
+class Attention(nn.Module):
+    def __init__(self, normalize="softmax"):
+        super().__init__()
+        self.normalize = normalize
+
+    def forward(self, query, key, value):
+        return attend(query, key, value, self.normalize)
+"""
+
+
+def test_texts_of_functions_that_the_class_calls_count(tmp_path):
+    assert bugs_in(tmp_path, NORMALIZED.replace("SCORES", "weights")) == {
+        "crashes": "weights = torch.sigmoid(weights)"
+    }
+    assert not bugs_in(tmp_path, NORMALIZED.replace("SCORES", "scores"))  # it asks for a sigmoid
+
+
+MASKED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, scores_of_positions=None):
+        query, key, value = self.qkv(x).chunk(3, -1)
+        scores = query @ key.mT * query.shape[-1] ** -0.5
+        if x.shape[1] > 10_000:
+            scores = MASKED
+        return scores.softmax(-1) @ value
+"""
+
+
+@pytest.mark.parametrize(
+    ("masked", "more", "levels"),
+    [
+        ("scores.clamp(min=-np.inf)", "", ["bug"]),
+        (
+            "scores.clamp(min=-np.inf)",
+            "try:\n    import numpy as np\nexcept ImportError:\n    pass",
+            [],
+        ),
+        ("torch.where(scores > 0, scores, lowest)", "", ["bug"]),
+        ("[row + lowest for row in scores][0]", "", ["bug"]),
+        ("clamped(scores)", "", ["suspicious"]),  # an excerpt of a file may lack a function
+        ("scores + lowest", "if __name__ == '__main__':\n    lowest = 0.5", []),
+        ("scores + lowest", "def set_up():\n    global lowest\n    lowest = 0.5", []),
+    ],
+)
+def test_a_name_exists_nowhere(tmp_path, masked, more, levels):
+    source = MASKED.replace("MASKED", masked) + more + "\n"
+    with written(tmp_path, source) as attention:
+        found = [it for it in check(attention).findings if it.name == "undefined-or-global-name"]
+    assert [it.level for it in found] == levels
+    assert all(it.place.source == f"scores = {masked}" for it in found)
