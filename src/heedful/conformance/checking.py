@@ -24,6 +24,7 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
     unfit_mask,
 )
+from heedful.conformance.calling.failures import UncallableError
 from heedful.conformance.calling.isolation import undisturbed, within
 from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.options import constructor_with, example_with, option
@@ -40,6 +41,7 @@ from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.result import CALLING, ProbeRun
 from heedful.conformance.reporting.root_causes import HIDING, root_causes
+from heedful.conformance.uncalled import report_without_call
 from heedful.conformance.variants import with_variants
 from heedful.errors import ArgumentError
 from heedful.shapes import times
@@ -128,7 +130,15 @@ def check(
         module=module,
     )
     with undisturbed():
-        report = checked(target)
+        try:
+            report = checked(target)
+        except UncallableError as error:
+            shown = None if module is not None else report_without_call(target, arguments, error)
+            if shown is None:
+                raise
+            return replace(
+                shown, expected_failures=dict(expected_failures), fixes=() if fix else None
+            )
         if BY_TRIAL not in report.facts:  # an edited copy, or another flag, changes no shape
             checked = partial(checked, by_trial=False)
         if report.blocking_bug is not None or any(it.name in HIDING for it in report.bugs):

@@ -1,4 +1,4 @@
-"""Find a text of a constructor, such as method="concat", with which a call fails that works with another text."""
+"""Find a value for the constructor, such as method="concat", with which a call fails that works with another one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
-from heedful.conformance.calling.construction import instantiate
+from heedful.conformance.calling import names
+from heedful.conformance.calling.construction import instantiate, unstated_parameters
+from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
+from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.exceptions import (
     attempt,
     describe_exception,
     raising_frame,
     raising_line,
+    unequal_sizes,
 )
+from heedful.conformance.calling.failures import UNFIT_VIEW, UncallableError
 from heedful.conformance.calling.subject import SIZES, find_subject
 from heedful.conformance.calling.target import make_target
 from heedful.conformance.recording.source import SourceLine, compared_around
@@ -28,28 +34,64 @@ OF_AXES: re.Pattern[str] = re.compile(
 
 
 def failing_choice(
-    target: type, name: str, text: str, arguments: Mapping[str, Any]
+    target: type, name: str, value: float | str, arguments: Mapping[str, Any]
 ) -> Finding | None:
-    """Return the finding on a text with which no call can work; None if the text may need another call.
+    """Return the finding on a value with which no call can work; None if it may need another call.
 
-    A variable that has no value yet is such a case, and so are axes that a tensor does not have, on a line that runs
-    with this text alone. A layer within may take other axes than those of the other texts.
+    With a text, a variable that has no value yet is such a case, and so are axes that a tensor does not have, on a line
+    that runs with this text alone. A layer within may take other axes than those of the other texts. A number of key
+    heads fails where it meets the number of heads.
     """
     subject = attempt(lambda: find_subject(target, arguments=arguments))
-    other = attempt(lambda: make_target(instantiate(target, {**arguments, name: text})))
+    other = attempt(lambda: make_target(instantiate(target, {**arguments, name: value})))
     if isinstance(subject, Exception) or isinstance(other, Exception):
         return None
     chosen = replace(subject, target=other, callee=other.copied(subject.dtype))
     inputs = chosen.draw(*(subject.fixed_sizes or SIZES))
     error = attempt(lambda: chosen.run(inputs))
     place = raising_line(error) if isinstance(error, Exception) else None
-    if place is None or not _is_certain(error, place, text):
+    if place is None:
         return None
-    proof = f"With {name}={text!r}, a call that works otherwise raises {describe_exception(error)}"
-    return Finding("crashes", "bug", proof, f"{name}={text!r}", place)
+    heads = declared_number(chosen.module, names.HEADS)
+    is_certain = (
+        _cannot_work(error, place, value)
+        if isinstance(value, str)
+        else name in names.KEY_HEADS and unequal_sizes(error) in ((heads, value), (value, heads))
+    )
+    if not is_certain:
+        return None
+    proof = f"With {name}={value!r}, a call that works otherwise raises {describe_exception(error)}"
+    return Finding("crashes", "bug", proof, f"{name}={value!r}", place)
 
 
-def _is_certain(error: Exception, place: SourceLine, text: str) -> bool:
+def merged_to_input_width(target: type, arguments: Mapping[str, Any]) -> Finding | None:
+    """Return the finding on a class that takes the widths of inputs and of heads, and works if both are equal alone.
+
+    It gives what has the width of all heads that of its input, in a view.
+    """
+    widths = [it for it in unstated_parameters(target, arguments) if it in names.WIDTHS]
+    inputs = [it for it in widths if it in names.INPUT_WIDTHS]
+    if len(widths) != 2 or len(inputs) != 1:
+        return None
+    sizes = dict.fromkeys(widths, WIDTH) | {inputs[0]: OTHER_WIDTHS[0]}
+    failed = attempt(lambda: find_subject(target, arguments={**arguments, **sizes}, by_trial=False))
+    for error in failed.failures if isinstance(failed, UncallableError) else ():
+        said = UNFIT_VIEW.search(str(error))
+        if said is None:
+            continue
+        *others, last = map(int, said[1].split(", "))
+        if last == OTHER_WIDTHS[0] and prod(others) * WIDTH == int(said[2]):
+            case = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            proof = (
+                f"With {case} it raises {describe_exception(error)}: the heads have {WIDTH} features together, and the "
+                f"view gives them the {last} of the input. With equal widths it works."
+            )
+            remedy = "Merge the heads into their own width."
+            return Finding("crashes", "bug", proof, case, raising_line(error), remedy)
+    return None
+
+
+def _cannot_work(error: Exception, place: SourceLine, text: str) -> bool:
     """Check whether an exception shows that no call works with a text."""
     if isinstance(error, UnboundLocalError):
         return True

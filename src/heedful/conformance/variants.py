@@ -20,7 +20,7 @@ from heedful.conformance.calling.construction import unstated_parameters
 from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
-from heedful.conformance.failing_choices import failing_choice
+from heedful.conformance.failing_choices import failing_choice, merged_to_input_width
 from heedful.conformance.probes.causality import causality
 from heedful.conformance.probes.sequence_lengths import LENGTHS
 from heedful.conformance.probes.statements import statements
@@ -70,7 +70,8 @@ def with_variants(
             levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
             found = [replace(it, level=level) for it, level in levels if level is not None]
             report = _together(report, variant, found, Fact("also with", f"{name}={value!r}"))
-    return report
+    unequal = None if report.bugs else merged_to_input_width(target, arguments)
+    return report if unequal is None else replace(report, findings=(*report.findings, unequal))
 
 
 def _together(report: Report, variant: Report, found: Sequence[Finding], fact: Fact) -> Report:
@@ -91,8 +92,8 @@ def _together(report: Report, variant: Report, found: Sequence[Finding], fact: F
 def _with_failing_choice(
     report: Report, target: type, name: str, value: float | str, arguments: Mapping[str, Any]
 ) -> Report:
-    """Return a report with the finding on a text with which no call can work, unless another text failed there."""
-    found = failing_choice(target, name, value, arguments) if isinstance(value, str) else None
+    """Return a report with the finding on a value with which no call can work, unless another one failed there."""
+    found = failing_choice(target, name, value, arguments)
     if found is None or found.place in {it.place for it in report.findings}:
         return report
     return replace(report, findings=(*report.findings, found))

@@ -116,3 +116,66 @@ def test_a_name_exists_nowhere(tmp_path, masked, more, levels):
         found = [it for it in check(attention).findings if it.name == "undefined-or-global-name"]
     assert [it.level for it in found] == levels
     assert all(it.place.source == f"scores = {masked}" for it in found)
+
+
+GROUPED = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, num_heads=4, num_heads_kv=None):
+        super().__init__()
+        self.num_heads, self.num_heads_kv = num_heads, num_heads_kv or num_heads
+        self.size = dim // num_heads
+        self.query = nn.Linear(dim, dim)
+        self.keys = nn.Linear(dim, 2 * self.num_heads_kv * self.size)
+
+    def forward(self, x):
+        query = self.query(x).unflatten(-1, (self.num_heads, self.size)).transpose(1, 2)
+        both = self.keys(x).unflatten(-1, (2, self.num_heads_kv, self.size))
+        key, value = (it.transpose(1, 2) for it in both.unbind(2))
+        context = F.scaled_dot_product_attention(query, key, value, GROUPS)
+        return context.transpose(1, 2).flatten(2)
+"""
+
+
+def test_fewer_key_heads_than_heads_end_every_call(tmp_path):
+    bugs = bugs_in(tmp_path, GROUPED.replace(", GROUPS", ""))
+    assert [*bugs] == ["crashes"]
+    assert "scaled_dot_product_attention" in bugs["crashes"]
+    assert not bugs_in(tmp_path, GROUPED.replace("GROUPS", "enable_gqa=True"))
+
+
+TWO_WIDTHS = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, input_dim, embed_dim, num_heads):
+        super().__init__()
+        self.qkv = nn.Linear(input_dim, 3 * embed_dim)
+        self.output = nn.Linear(embed_dim, embed_dim)
+        self.num_heads, self.embed_dim = num_heads, embed_dim
+
+    def forward(self, x):
+        batch, tokens, width = x.shape
+        heads = self.qkv(x).view(batch, tokens, self.num_heads, -1).transpose(1, 2)
+        query, key, value = heads.chunk(3, dim=-1)
+        context = F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        return self.output(context.reshape(batch, tokens, WIDTH))
+"""
+
+
+def test_heads_are_merged_to_the_width_of_the_input(tmp_path):
+    bugs = bugs_in(tmp_path, TWO_WIDTHS.replace("WIDTH", "width"))
+    assert bugs == {"crashes": "return self.output(context.reshape(batch, tokens, width))"}
+    assert not bugs_in(tmp_path, TWO_WIDTHS.replace("WIDTH", "self.embed_dim"))
+
+
+def test_widths_that_have_to_be_equal_are_no_bug(tmp_path):
+    asserting = TWO_WIDTHS.replace("WIDTH", "width").replace(
+        "super().__init__()", "super().__init__()\n        assert input_dim == embed_dim"
+    )
+    assert not bugs_in(tmp_path, asserting)

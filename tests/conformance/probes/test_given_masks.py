@@ -278,3 +278,34 @@ def test_a_call_that_gets_the_mask_of_another_sequence_is_the_line():
     assert bug.name == "mask-unused"
     assert bug.place is not None
     assert bug.place.source == "return x + self.cross(x, enc, tgt_mask)"
+
+
+class Replaced(nn.Module):
+    """Takes a mask like its own, whose True hides a key, in place of that."""
+
+    def __init__(self, dim, num_heads, seq_len=16):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, num_heads, batch_first=True)
+        self.register_buffer("mask", ~torch.ones(seq_len, seq_len).tril().bool())
+
+    def forward(self, x, attention_mask=None):
+        T = x.shape[1]
+        if attention_mask is None:
+            attention_mask = self.mask[:T, :T]
+        attention_mask = attention_mask.bool()
+        return self.attention(x, x, x, attn_mask=attention_mask, need_weights=False)[0]
+
+
+class AllVisible(Replaced):
+    """Takes a mask whose True keeps a key, as attention_mask does, and hands it to one whose True hides it."""
+
+    def forward(self, x, attention_mask=None):
+        if attention_mask is None:
+            attention_mask = torch.zeros(x.shape[1], x.shape[1])
+        attention_mask = attention_mask.bool()
+        return self.attention(x, x, x, attn_mask=attention_mask, need_weights=False)[0]
+
+
+@pytest.mark.parametrize(("target", "names"), [(Replaced, []), (AllVisible, ["mask-inverted"])])
+def test_a_mask_means_what_the_own_one_means_in_whose_place_it_is(target, names):
+    assert [it.name for it in check(target).bugs] == names

@@ -160,3 +160,34 @@ def test_an_empty_sequence_among_packed_ones_stops_no_probe(tmp_path):
     example = Example(torch.randn(7, 16), torch.tensor([0, 3, 0, 4]))
     with written(tmp_path, CELLS) as attention:
         assert check(attention, example=example).findings == ()
+
+
+FEATURES = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Attention of the features of a series to each other.'''
+
+    def __init__(self, n_features, window_size):
+        super().__init__()
+        self.n_features, self.window_size = n_features, window_size
+        self.pair = nn.Linear(2 * window_size, 1)
+        self.bias = nn.Parameter(torch.zeros(n_features, n_features))
+
+    def forward(self, x):
+        # x: (b, n, k): b batch, n window size, k features
+        x, n = x.transpose(1, 2), self.n_features
+        left, right = x.repeat_interleave(n, dim=1), x.repeat(1, n, 1)
+        pairs = torch.cat((left, right), dim=2).view(len(x), n, n, SIZE)
+        weights = torch.softmax(self.pair(pairs.tanh()).squeeze(3) + self.bias, dim=2)
+        return (weights @ x).transpose(1, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "names"), [("2 * self.window_size", []), ("10", ["length-dependent"])]
+)
+def test_a_window_that_the_constructor_takes_may_be_the_only_length(tmp_path, size, names):
+    with written(tmp_path, FEATURES.replace("SIZE", size)) as attention:
+        assert [it.name for it in check(attention).bugs] == names

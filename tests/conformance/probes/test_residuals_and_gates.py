@@ -347,3 +347,63 @@ def test_a_flag_of_causality_has_no_effect(tmp_path, flag):
     assert "future-leak" in bugs_in(tmp_path, source)
     right = source.replace("        pass\n        return", f"        {hiding}\n        return")
     assert "future-leak" not in bugs_in(tmp_path, right)
+
+
+SQUEEZED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Channel attention: a weight for each channel.'''
+
+    def __init__(self, channels):
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.layers = nn.Sequential(nn.Conv2d(channels, 4, 1), nn.ReLU(), nn.Conv2d(4, channels, 1))
+
+    def forward(self, x):
+        weights = self.layers(self.pool(x)).sigmoid()
+        return x * WEIGHTS
+"""
+
+
+def test_a_sigmoid_is_applied_twice(tmp_path):
+    bugs = bugs_in(tmp_path, SQUEEZED.replace("WEIGHTS", "weights.sigmoid()"))
+    assert bugs == {"weights-wrong": "return x * weights.sigmoid()"}
+    assert not bugs_in(tmp_path, SQUEEZED.replace("WEIGHTS", "weights"))
+
+
+GRAPH = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    '''Weights of the neighbours: SAID'''
+
+    def __init__(self, dim):
+        super().__init__()
+        self.linear = nn.Linear(2 * dim, 1)
+
+    def forward(self, x, adj):
+        # x: (batch, nodes, features). adj: (batch, nodes, nodes).
+        n = x.shape[1]
+        left, right = x[:, :, None].expand(-1, -1, n, -1), x[:, None].expand(-1, n, -1, -1)
+        scores = self.linear(torch.cat((left, right), -1)).squeeze(-1)
+        weights = ACTIVATION(scores)
+        return weights * adj
+"""
+FORMULA = "w_ij = softmax_j(MLP(x_i || x_j))"
+
+
+@pytest.mark.parametrize(
+    ("said", "activation", "names"),
+    [
+        (FORMULA, "torch.sigmoid", ["rows-not-normalised"]),
+        (FORMULA, "nn.Softmax(-1)", []),
+        ("a sigmoid takes the place of the softmax", "torch.sigmoid", []),
+    ],
+)
+def test_the_docstring_has_a_softmax_and_the_code_has_none(tmp_path, said, activation, names):
+    bugs = bugs_in(tmp_path, GRAPH.replace("SAID", said).replace("ACTIVATION", activation))
+    assert [*bugs] == names
+    assert [*bugs.values()] == [f"weights = {activation}(scores)"] * len(names)

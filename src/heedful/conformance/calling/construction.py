@@ -236,7 +236,7 @@ def _alternatives(
     for name, flag in {**defaults, **values}.items():
         if isinstance(flag, bool) and name not in arguments:
             yield {**values, name: not flag}
-    for guess in GUESSES if guessed else ():
+    for guess in (*GUESSES, conventional[names.WIDTHS[0]]) if guessed else ():
         yield {**values, **dict.fromkeys(guessed, guess)}
     for width in OTHER_WIDTHS:
         yield _values(cls, {**arguments, "": width})

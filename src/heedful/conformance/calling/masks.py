@@ -33,6 +33,7 @@ from heedful.conformance.calling.polarity import documented_polarity, is_documen
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.calling.roles import OfMemory
 from heedful.conformance.calling.target import is_from_torch
+from heedful.conformance.recording.conditions import has_own_default
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import parameter_is_read
 from heedful.conformance.recording.inputs import Inputs
@@ -238,7 +239,7 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
         part = documenting_part(caller, name, *sizes) if said is None else None
         said = said if part is None else part.true_keeps
         said = _polarity_of_example(caller.convention.constants.get(name)) if said is None else said
-        declared = names.TRUE_KEEPS.get(caller.convention.word_for(name)) if said is None else said
+        declared = _usual_polarity(caller, name) if said is None else said
         dtypes = (torch.bool, torch.int64, *([caller.dtype] if said is None else []))
         if name in names.ADDED_MASKS or is_documented_as_additive(documented.get(name, "")):
             declared, dtypes = True, (caller.dtype,)
@@ -255,6 +256,12 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
         is_whole = name in caller.target.parameters  # and no leaf of one
         is_unread = is_whole and not parameter_is_read(caller.target.forward, name)
         yield from islice(arguments, 1) if is_unread else arguments  # no form has an effect then
+
+
+def _usual_polarity(caller: Caller, name: str) -> bool | None:
+    """Return whether True keeps a key by the name of a mask; None if it may be that of the module's own mask."""
+    own = has_own_default(caller.target.forward, name)
+    return None if own else names.TRUE_KEEPS.get(caller.convention.word_for(name))
 
 
 def _among(caller: Caller, known: Names) -> Iterator[str]:

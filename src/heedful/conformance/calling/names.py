@@ -128,6 +128,7 @@ HEADS: Names = (
 KEY_HEADS: Names = (
     *("num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads", "kv_heads"),
     *("num_kv_groups", "n_kv_groups", "num_groups", "n_groups"),
+    *("num_heads_kv", "n_heads_kv", "kv_num_heads", "heads_kv"),
 )
 OF_KEY_HEADS: re.Pattern[str] = re.compile(
     r"^(?!.*(dim|size))((.*(kv|key).*head)|(.*head.*(kv|key))|(.*(query|kv)_group)|(n|num)_kv$)"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
+from heedful.conformance.calling.exceptions import (
+    attempt,
+    describe_exception,
+    raising_frame,
+    raising_line,
+)
 from heedful.conformance.calling.failures import TOO_FEW, is_refusal
 from heedful.conformance.calling.names import HEADS, KEY_HEADS
 from heedful.conformance.calling.target import TargetError
@@ -65,8 +71,13 @@ def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _only_first_length(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> Iterator[Finding]:
-    """Report a target that accepts no length but that of its first call, which it did not choose itself."""
+    """Report a target that accepts no length but that of its first call, which it did not choose itself.
+
+    A window that the constructor takes is such a choice.
+    """
     length, error = next(iter(outcomes.items()))
+    if isinstance(error, Exception) and _reads_own_size(error, evidence.inputs.sizes[1]):
+        return
     if evidence.subject.convention.guessed or not isinstance(error, Exception) or is_refusal(error):
         return
     if isinstance(error, TargetError):
@@ -76,6 +87,17 @@ def _only_first_length(evidence: Evidence, outcomes: Mapping[int, Outcome]) -> I
         f"tokens but {evidence.inputs.sizes[1]}, which it was called with first."
     )
     yield Finding("length-dependent", "bug", proof, f"T = {length}", raising_line(error))
+
+
+def _reads_own_size(error: Exception, size: int) -> bool:
+    """Check whether the line that raises reads a size of its module, which the constructor was given."""
+    frame, place = raising_frame(error), raising_line(error)
+    module = None if frame is None else frame.f_locals.get("self")
+    if place is None or not isinstance(module, nn.Module):
+        return False
+    given = inspect.signature(type(module)).parameters.keys() & vars(module).keys()
+    read = {name for name in given if f"self.{name}" in place.source}
+    return any(vars(module)[name] == size for name in read)
 
 
 def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Probe: a gate, and a map of channel or spatial attention, is a number between 0 and 1 when it multiplies."""
+"""Probes: a gate, and a map of channel or spatial attention, is a number between 0 and 1, and may come near both."""
 
 from __future__ import annotations
 
@@ -51,6 +51,24 @@ def unbounded_gates(evidence: Evidence) -> Iterator[Finding | Fact]:
                     "Apply a sigmoid to it first.",
                 )
                 return
+
+
+@probe("weights-wrong")
+def doubled_sigmoid(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Search for the sigmoid of a sigmoid."""
+    steps = evidence.baseline.trace.steps
+    for step in (it for it in steps if it.operation == "sigmoid"):
+        source = behind_views(steps, step.inputs[0])
+        if source.step is not None and steps[source.step].operation == "sigmoid":
+            yield Finding(
+                "weights-wrong",
+                "bug",
+                "The sigmoid is applied to the result of a sigmoid, so that all weights are between 0.5 and 0.731.",
+                "",
+                SourceLine.of(step),
+                "Apply it once.",
+            )
+            return
 
 
 def _layer_behind(steps: tuple[Step, ...], source: Source) -> Step | None:

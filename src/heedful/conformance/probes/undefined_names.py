@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 
 from heedful.conformance.evidence.evidence import Evidence
@@ -16,11 +16,16 @@ from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 @probe("undefined-or-global-name")
 def undefined_names(evidence: Evidence) -> Iterator[Finding]:
-    """Search for a name that the file neither assigns nor imports, such as np where numpy is not imported.
+    """Search for a name that the file neither assigns nor imports, such as np where numpy is not imported."""
+    return undefined_names_in(evidence.subject.callee)
+
+
+def undefined_names_in(target: Callable[..., object]) -> Iterator[Finding]:
+    """Yield the finding on the first name in a target's code that exists nowhere.
 
     A missing class or function is a suspicion: an excerpt of a file may have been made without it.
     """
-    for function in own_functions_of(evidence.subject.callee):
+    for function in own_functions_of(target):
         for name, place in _undefined(function):
             yield Finding(
                 "undefined-or-global-name",

@@ -62,6 +62,21 @@ def unregistered_parameters(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def unregistered_lists_in(module: nn.Module | None) -> Iterator[Finding]:
+    """Yield the finding on the first plain list in which a constructor collects layers that nothing else registers."""
+    registered = set() if module is None else {id(it) for it in module.parameters()}
+    for holder, attribute, _, _ in () if module is None else _unregistered(module):
+        leaves = pytree.tree_leaves(vars(holder)[attribute])
+        layers = [it for it in leaves if isinstance(it, nn.Module)]
+        parameters = {id(parameter) for layer in layers for parameter in layer.parameters()}
+        if parameters - registered and _collects(holder, attribute):
+            yield _finding(
+                f"The layers in {attribute!r} are in a plain list: parameters() and state_dict() lack theirs.",
+                attribute_definition(holder, attribute, follow_locals=False),
+            )
+            return
+
+
 def _finding(proof: str, place: SourceLine | None) -> Finding:
     return Finding("parameter-not-registered", "bug", proof, "", place)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
 from torch import Tensor, nn
@@ -57,6 +57,17 @@ def switch_of(module: nn.Module | None, parameter: str) -> str:
     reads = [node for node in nodes if isinstance(node, ast.Name) and node.id == parameter]
     switched_off = _switched_off(module, nodes)
     return switched_off[reads[0]] if reads and switched_off.keys() >= {*reads} else ""
+
+
+def has_own_default(function: Callable[..., object], parameter: str) -> bool:
+    """Check whether a function takes an attribute of its module in place of an argument that is None."""
+    for node in nodes_of(function):
+        match node:
+            case (
+                ast.If(test=test, body=[ast.Assign(value=value)]) | ast.IfExp(test=test, body=value)
+            ) if ast.unparse(test) == f"{parameter} is None":
+                return "self" in names_in([value])
+    return False
 
 
 def _switched_off(part: nn.Module, nodes: Iterable[ast.AST]) -> dict[ast.AST, str]:

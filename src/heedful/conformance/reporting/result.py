@@ -12,7 +12,9 @@ from heedful.conformance.reporting.fix import Fix
 
 EXIT_OK, EXIT_BUGS = 0, 1
 CALLING = "calling"
-"""The name that stands for the probes if no call of the target works."""
+"""The name that stands for the probes if a bug ends every call of the target."""
+CONSTRUCTION = "construction"
+"""The name that stands for the probes if the check knows no call of the target."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class CheckResult:
 
     @property
     def blocking_bug(self) -> Finding | None:
-        """The bug that ended every call, so that no probe was asked; None if the target could be called."""
+        """The bug that ends every call, so that no probe was asked; None if there is none."""
         ended = [run.name for run in self.probes] == [CALLING]
         return self.findings[0] if ended and self.findings else None
 

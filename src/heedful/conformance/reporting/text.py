@@ -101,7 +101,8 @@ def _missed(lines: MissedLines) -> str:
 def _headline(result: CheckResult) -> Text:
     seconds = sum(run.seconds for run in result.probes)
     style = "bold green" if result.ok else STYLES["bug"]
-    effort = f"{len(result.probes)} probes, {seconds:.1f} s"
+    several = "" if len(result.probes) == 1 else "s"
+    effort = f"{len(result.probes)} probe{several}, {seconds:.1f} s"
     return Text.assemble((result.target, "bold"), ": ", (result.summary, style), f"  ({effort})")
 
 
