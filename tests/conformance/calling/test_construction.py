@@ -342,3 +342,19 @@ def test_a_window_that_nothing_reads_is_not_declared():
     module = find_subject(KeepsItsConfiguration).module
     assert declared_number(module, names.WINDOWS) is None
     assert declared_number(module, names.WIDTHS) == 24
+
+
+class Masked(nn.Module):
+    """Has a mask for all positions that it may ever see, and a table with a row for each."""
+
+    def __init__(self, dim, context_length=4096, max_len=5000):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(context_length, context_length, dtype=torch.bool))
+        self.register_buffer("table", torch.zeros(max_len, dim))
+
+
+def test_a_mask_for_thousands_of_tokens_becomes_small():
+    built = instantiate(Masked, {})
+    assert built.mask.shape == (128, 128)
+    assert len(built.table) == 5000  # which is no square
+    assert len(instantiate(Masked, {"context_length": 4096}).mask) == 4096

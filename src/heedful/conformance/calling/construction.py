@@ -45,7 +45,7 @@ from heedful.conformance.calling.parts import (
     takes_embedding,
 )
 from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
-from heedful.conformance.calling.small_sizes import small_sizes
+from heedful.conformance.calling.small_sizes import shorter_contexts, small_sizes
 from heedful.conformance.calling.target import ConstructorError
 from heedful.conformance.calling.unfilled_memory import fill_memory
 from heedful.conformance.recording.source import (
@@ -118,7 +118,12 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             return built
     values = _values(cls, arguments)
     try:
-        return _called(cls, values)
+        built = _called(cls, values)
+        shorter = shorter_contexts(cls, built, arguments)
+        again = attempt(
+            lambda: _called(cls, _values(cls, {**arguments, **shorter})) if shorter else built
+        )
+        return built if isinstance(again, Exception) else again
     except ArgumentError as error:
         field = _unknown_field(error)
         if field is not None and field not in arguments:

@@ -60,7 +60,10 @@ ATTENTION_MASKS: Names = (
 )
 ADDED_MASKS: Names = ("attn_bias", "attention_bias")  # numbers that are added to the scores
 MASKS: Names = (*PADDING_MASKS, *ATTENTION_MASKS)
-VALID_LENGTHS: Names = ("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths")
+VALID_LENGTHS: Names = (
+    *("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths", "traj_len"),
+    *("seq_lengths", "src_lengths", "src_lens", "input_lengths", "text_lengths", "memory_lengths"),
+)
 # Whether True, or 1, means by convention that a token is visible: transformers' mask, and those of torch.nn.
 TRUE_KEEPS: Mapping[str, bool] = {
     "attention_mask": True,
@@ -116,8 +119,16 @@ MODEL_WIDTHS: Names = (
     *("query_dim", "context_dim", "input_size", "key_size", "value_size", "query_size", "n_state"),
     *("chan", "in_planes", "planes", "inplanes", "emb", "units", "num_units", "att_size"),
 )
-INPUT_WIDTHS: Names = ("d_in", "dim_in", "in_dim", "input_dim", "in_features", "in_ch")
-OUTPUT_WIDTHS: Names = ("d_out", "dim_out", "out_dim", "output_dim", "out_features", "out_ch")
+INPUT_WIDTHS: Names = ("d_in", "din", "dim_in", "in_dim", "input_dim", "in_features", "in_ch")
+OUTPUT_WIDTHS: Names = (
+    "d_out",
+    "dout",
+    "dim_out",
+    "out_dim",
+    "output_dim",
+    "out_features",
+    "out_ch",
+)
 # The widths that heads divide come first: an input's need not be a multiple of their number.
 WIDTHS: Names = (*OUTPUT_WIDTHS, *MODEL_WIDTHS, *INPUT_WIDTHS)
 HEADS: Names = (

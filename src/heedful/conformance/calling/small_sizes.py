@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
+
 from heedful.conformance.calling import names
 from heedful.conformance.calling.conventional import (
     OTHER_WIDTHS,
@@ -19,6 +21,11 @@ LARGE = 1024  # a default width from which on a module is too large for a check
 MANY, LATENTS = 64, 11  # learned rows of a model that take long, and as many as suffice
 FEW = 4  # layers of such a module, enough for patterns such as "every second layer"
 HEAVY = 2**21  # the squared widths of all layers from which on it is too large, too
+
+LONG, CONTEXT = (
+    4096,
+    128,
+)  # a number of tokens whose square is too large for a check, and one that is not
 
 
 def small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,3 +45,19 @@ def small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[s
     layers = [name for name in names.LAYERS if name in defaults and name not in arguments]
     few = {name: min(defaults[name], FEW) for name in layers}
     return {**few, **latents, **{name: value_by_name(name, conventional) for name in sizes}}
+
+
+def shorter_contexts(
+    cls: Callable[..., Any], built: Any, arguments: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return smaller numbers of tokens in place of a constructor's defaults, whose squares are buffers of a module."""
+    defaults = {name: it.default for name, it in inspect.signature(cls).parameters.items()}
+    buffers = built.buffers() if isinstance(built, nn.Module) else ()
+    squares = {
+        it.shape[-1] for it in buffers if it.dim() > 1 and it.shape[-1] == it.shape[-2] >= LONG
+    }
+    return {
+        name: CONTEXT
+        for name in names.MAX_LENGTHS
+        if name not in arguments and defaults.get(name) in squares
+    }
