@@ -311,3 +311,26 @@ class SpaceTime(nn.Module):
 
 def test_frames_of_tokens_are_no_certain_bug():
     assert not check(SpaceTime).bugs
+
+
+class WithClassToken(nn.Module):
+    """Attends from a token for the class and the pixels of a map, of which it takes the sides, to pixels."""
+
+    def __init__(self, dim, with_cls_token=True):
+        super().__init__()
+        self.with_cls_token = with_cls_token
+        self.near = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x, h, w):
+        token, pixels = torch.split(x, [1, h * w], 1)
+        near = self.near(pixels.mT.unflatten(-1, (h, w))).flatten(2).mT
+        rows = torch.cat((token, near), 1)
+        query, key, value = self.query(rows), self.key(rows), self.value(rows)
+        return nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+def test_the_sides_of_a_map_leave_out_the_token_for_the_class():
+    subject = find_subject(WithClassToken)
+    given = subject.arguments(subject.draw(3, 7))
+    assert (given["x"].shape[1], given["h"] * given["w"]) == (7, 6)

@@ -133,6 +133,12 @@ def is_projected(target: Target, argument: str) -> bool:
     return False
 
 
+def _has_class_token(module: nn.Module | None) -> bool:
+    """Check whether a module's attributes tell of a token for the class, which is no pixel."""
+    parts = () if module is None else module.modules()
+    return any("cls" in name or "class_token" in name for part in parts for name in vars(part))
+
+
 def _input_widths(module: nn.Module | None) -> list[int]:
     """Return the widths of what the linear layers of a module take, or the usual one."""
     parts = () if module is None else module.modules()
@@ -252,10 +258,11 @@ def _values_in(
         case "grids":
             yield lambda B, T, dtype: grid_of(T), None
             yield lambda B, T, dtype: (1, *grid_of(T)), None  # of one frame
-        case "heights":
-            yield lambda B, T, dtype: grid_of(T)[0], None
-        case "widths":
-            yield lambda B, T, dtype: grid_of(T)[1], None
+        case "heights" | "widths":
+            axis = ("heights", "widths").index(role)
+            yield lambda B, T, dtype: grid_of(T)[axis], None
+            if _has_class_token(module):
+                yield lambda B, T, dtype: grid_of(max(T - 1, 1))[axis], None
         case "windows":
             yield (WINDOW, 0), None  # tokens before and after a query's own
             yield WINDOW, None

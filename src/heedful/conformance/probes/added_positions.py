@@ -52,7 +52,8 @@ def _finding(evidence: Evidence, made: Sequence[Step], of_sequences: bool) -> Fi
         else f"All {T} tokens get one and the same row of the table of positions, which the number of tokens chooses."
     )
     counted = next((it for it in made if it.operation == "arange"), made[0])
-    return Finding("positions-wrong", "bug", proof, f"B = {B}, T = {T}", SourceLine.of(counted))
+    level = "suspicious" if evidence.subject.convention.is_unsure else "bug"
+    return Finding("positions-wrong", level, proof, f"B = {B}, T = {T}", SourceLine.of(counted))
 
 
 def _are_rows_of_a_table(made: Sequence[Step]) -> bool:
