@@ -211,7 +211,7 @@ def find_positions(caller: Caller) -> str | None:
     for name in (name for name in names.POSITION_IDS if name in caller.parameters):
         with torch.no_grad():
             plain = caller.arguments(inputs)
-            counted = plain | {name: torch.arange(T).expand(B, T)}
+            counted = plain | {name: torch.arange(T).repeat(B, 1)}
             default, output = (
                 attempt(lambda given=given: caller.call(given, inputs))
                 for given in (plain, counted)

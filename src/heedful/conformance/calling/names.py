@@ -151,7 +151,10 @@ MAX_LENGTHS: Names = (
     *("max_T", "ctx_len", "sequence_length", "max_context_length"),
 )
 WINDOWS: Names = ("window", "window_size", "sliding_window", "local_window", "attention_window")
-LATENTS: Names = ("num_latents", "n_latents", "num_latent", "num_inds", "num_slots")
+LATENTS: Names = (
+    *("num_latents", "n_latents", "num_latent", "num_inds", "num_slots"),
+    *("num_landmarks", "n_landmarks", "landmarks"),
+)
 SOFT_CAPS: Names = (
     *("softcap", "soft_cap", "logit_softcap", "attn_softcap", "attn_logit_softcapping"),
     *("attn_logit_softcap", "logits_soft_cap", "logit_soft_cap", "softcap_value", "score_softcap"),

@@ -223,7 +223,10 @@ class _WeightsLayout:
         L, Tq, Tk = self.sizes
         if Tq == 1 and value.shape == (L, Tk):  # without an axis for the one query
             return value.reshape(self.sizes)
-        if transposed and value.dim() > 1:
+        without_query = (*self.shape[: self.query_axis], *self.shape[self.query_axis + 1 :])
+        if Tq == 1 and value.shape == without_query:
+            value = value.unsqueeze(self.query_axis)
+        elif transposed and value.dim() > 1:
             value = value.mT
         if value.shape == self.shape:
             axes = (self.query_axis, self.key_axis)

@@ -19,7 +19,12 @@ from heedful.conformance.evidence.fused import MULTI_HEAD
 from heedful.conformance.evidence.groups import taken_together
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import assignment_before, variables_read
-from heedful.conformance.recording.dataflow import VIEWS, parameter_names
+from heedful.conformance.recording.dataflow import (
+    DIVISIONS,
+    VIEWS,
+    ancestors,
+    parameter_names,
+)
 from heedful.conformance.recording.definitions import attribute_definition, layer_definition
 from heedful.conformance.recording.differences import changed_entries, indices_with_any
 from heedful.conformance.recording.observation import Observation
@@ -54,17 +59,31 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
                 continue
             i, j = influence.nonzero()[0].tolist()
             after = _after_change(evidence, c // together, together)
+            step = _first_mixing_step(evidence, after, c // together, together)
+            unsure = evidence.subject.convention.is_unsure or _divides_by_maximum(evidence, step)
             yield Finding(
                 "batch-mixed",
-                "suspicious" if evidence.subject.convention.is_unsure else "bug",
+                "suspicious" if unsure else "bug",
                 f"Changing token {j} of sequence {c} changes output {i} of sequence {b}.",
                 f"B = {B}, T = {T}",
-                _line(evidence, _first_mixing_step(evidence, after, c // together, together)),
+                _line(evidence, step),
             )
             return
     if together < B and not evidence.influence.any():
         yield from _mixed_unseen(evidence, together)
     yield from _mixed_by_arguments(evidence, together)
+
+
+def _divides_by_maximum(evidence: Evidence, step: Step | None) -> bool:
+    """Check whether a step divides by a maximum over all sequences, as of the scale of an iteration."""
+    if step is None or step.operation not in DIVISIONS:
+        return False
+    steps = evidence.baseline.trace.steps
+    numbers = [
+        steps[it.step] for it in step.inputs if it.step is not None and not steps[it.step].shape
+    ]
+    behind = (steps[it] for number in numbers for it in ancestors(steps, number))
+    return any(it.operation in ("max", "amax") and not it.shape for it in behind)
 
 
 def _mixed_unseen(evidence: Evidence, together: int) -> Iterator[Finding]:

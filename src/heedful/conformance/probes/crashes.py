@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import (
@@ -15,6 +16,7 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
 )
 from heedful.conformance.calling.failures import is_refusal
+from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.omitted_arguments import (
     asked_for,
     may_be_none,
@@ -59,7 +61,30 @@ def crashes(evidence: Evidence) -> Iterator[Finding | Fact]:
                 raising_line(error),
             )
             return
+    yield from _crashes_with_masks(evidence)
     yield from _crashes_with_lengths(evidence)
+    yield from _crashes_with_positions(evidence)
+
+
+def _crashes_with_masks(evidence: Evidence) -> Iterator[Finding]:
+    """Run calls with masks, which work in eval mode, in train mode: PyTorch may choose another kernel there."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    visible = torch.ones(T, T, dtype=torch.bool).tril()
+    real = torch.arange(T).expand(B, T) < T - 1
+    masks = [{"keep": real}] if subject.padding else []
+    masks += [{"attend": visible}] if subject.attention_mask else []
+    for mask in masks:
+        outcomes = [
+            attempt(lambda train=train, mask=mask: _run(evidence, subject.dtype, train, **mask))
+            for train in (False, True)
+        ]
+        error = outcomes[1]
+        if isinstance(outcomes[0], Exception) or not isinstance(error, Exception):
+            continue
+        if not is_refusal(error) and not isinstance(error, TargetError):
+            proof = f"In train mode, with a mask that works in eval mode, the target raises {describe_exception(error)}"
+            yield Finding("crashes", "bug", proof, f"B = {B}, T = {T}", raising_line(error))
+            return
 
 
 def _crashes_with_lengths(evidence: Evidence) -> Iterator[Finding]:
@@ -83,6 +108,21 @@ def _crashes_with_lengths(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+def _crashes_with_positions(evidence: Evidence) -> Iterator[Finding]:
+    """Give the position of each token, (B, T), to an argument that is documented so."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    given, callee = subject.arguments(evidence.inputs), subject.target.callee
+    optional = optional_arguments(subject.target) - given.keys()
+    for name in (it for it in names.POSITION_IDS if it in optional):
+        if next(documented_axes(callee, name), None) != "BT":
+            continue
+        with_positions = {**given, name: torch.arange(T).repeat(B, 1)}
+        error = attempt(lambda it=with_positions: subject.call(it, evidence.inputs))
+        if isinstance(error, RuntimeError) and not is_refusal(error):
+            proof = f"With {name} of the documented shape (B, T), the target raises {describe_exception(error)}"
+            yield Finding("crashes", "bug", proof, f"B = {B}, T = {T}", raising_line(error))
+
+
 def _omitted(evidence: Evidence) -> set[str]:
     """Return the arguments, None by default, that are not given, and that the code does not compare with None."""
     target, given = evidence.subject.target, evidence.subject.arguments(evidence.inputs)
@@ -99,7 +139,7 @@ def fresh_subject(evidence: Evidence, dtype: torch.dtype, train: bool) -> tuple[
     return evidence.subject.fresh(dtype=dtype, train=train), inputs
 
 
-def _run(evidence: Evidence, dtype: torch.dtype, train: bool) -> None:
-    """Run a fresh copy of the target, in one dtype and one mode."""
+def _run(evidence: Evidence, dtype: torch.dtype, train: bool, **masks: Tensor) -> None:
+    """Run a fresh copy of the target, in one dtype and one mode, with masks as `Caller.run` takes them."""
     subject, inputs = fresh_subject(evidence, dtype, train)
-    subject.run(inputs)
+    subject.run(inputs, **masks)

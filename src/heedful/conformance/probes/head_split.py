@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.evidence.attention import RecordedAttention
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.noise import INDICES
 from heedful.conformance.probes.probe import probe
@@ -100,10 +101,14 @@ def _changes(evidence: Evidence, step: Step) -> bool:
 
 
 def _follows_another(evidence: Evidence, attention: RecordedAttention) -> bool:
-    """Check whether an attention reads the output of another one, which has mixed the tokens."""
-    scores_step = attention.scores_step
-    earlier = ancestors(evidence.baseline.trace.steps, scores_step) - {scores_step.index}
-    return any(other.context_step.index in earlier for other in evidence.attentions)
+    """Check whether an attention reads the output of another one, which has mixed the tokens.
+
+    A softmax tells of one whose queries do not depend on the tokens, such as slots at first.
+    """
+    steps, scores_step = evidence.baseline.trace.steps, attention.scores_step
+    earlier = ancestors(steps, scores_step) - {scores_step.index}
+    follows_softmax = any(steps[it].operation in SOFTMAXES for it in earlier)
+    return follows_softmax or any(it.context_step.index in earlier for it in evidence.attentions)
 
 
 def _answer(

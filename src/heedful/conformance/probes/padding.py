@@ -41,6 +41,7 @@ from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
+LANDMARKS: re.Pattern[str] = re.compile(r"nystr[oö]m|landmarks?\b")
 LEFT_PADDING: re.Pattern[str] = re.compile(
     r"\bleft[- ](side )?pad|\bpadding_side\W+left|\bpad\w*\W[^.]{0,60}\b(on|to|at|from|be|is|are) (the |its )?left\b"
 )
@@ -328,6 +329,9 @@ def _report(
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
     if name == "padding-leak" and not change.by_values and _keys_have_positions(subject):
         unsure, reason = True, "The queries' positions may be counted from the last key."
+    of_landmarks = LANDMARKS.search(prose_about(subject.target.callee)) is not None
+    if name == "padding-leak" and not change.by_values and of_landmarks:
+        unsure, reason = True, "Padding changes which tokens a landmark is the mean of."
     guess = _guess_showing_padding(subject) if name == "padding-leak" else None
     if guess is not None:
         unsure, reason = (

@@ -353,6 +353,9 @@ def _is_guess(evidence: Evidence, attention: RecordedAttention, scale: _Scale) -
     module = evidence.subject.module
     if module is None or not evidence.subject.target.guessed:
         return False
+    by_name = (getattr(module, it, None) for it in evidence.subject.target.guessed if "scal" in it)
+    if any(_is_factor(it, scale.factor) for it in by_name):
+        return True
     for step in (*scale.steps, *attention.chain):
         owner = module.get_submodule(step.module or "")
         for name in ATTRIBUTES.findall(step.source):

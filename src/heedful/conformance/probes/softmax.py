@@ -35,6 +35,7 @@ from heedful.shapes import times
 TOLERANCE = 1e-4
 # What code says in words if the queries compete for the keys.
 SLOT_ATTENTION: tuple[str, ...] = ("slot attention", "slotattention", "slot softmax")
+NYSTROM: tuple[str, ...] = ("nystrom", "nyström")
 MERGING: tuple[str, ...] = ("flatten", "reshape", "view")
 
 
@@ -160,6 +161,8 @@ def _design(evidence: Evidence, attention: RecordedAttention, finding: Finding) 
     prose = prose_about(evidence.subject.target.callee)
     if _are_ones(weights.sum(-2)) and any(words in prose for words in SLOT_ATTENTION):
         return "normalised over the queries, as in slot attention"
+    if any(words in prose for words in NYSTROM):
+        return "a product of several softmaxes, as in Nyström attention"
     if finding.name != "rows-not-normalised":
         return ""
     if attention.softmax_step is None and torch.allclose(

@@ -1,0 +1,160 @@
+"""Scores of one query at a time, of the largest keys alone, in train mode, and of sequences with a common maximum."""
+
+import pytest
+from attentions_with_caches import written
+from gapped_attention import bugs_in
+
+from heedful import check
+
+BIASED = """import math
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, num_heads=4):
+        super().__init__()
+        self.num_heads, self.size = num_heads, dim // num_heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, mask=None):
+        heads = self.qkv(x).unflatten(-1, (3, self.num_heads, self.size)).permute(2, 0, 3, 1, 4)
+        query, key, value = heads
+        keys = key.unsqueeze(2) + torch.zeros(self.size)
+        scores = (query.unsqueeze(3) @ keys.transpose(-2, -1)).squeeze(3) / SCALE
+        if mask is not None:
+            scores = scores.masked_fill(mask[:, None, None] == 0, torch.finfo(x.dtype).min)
+        weights = scores.softmax(-1).unsqueeze(3)
+        context = (weights @ value.unsqueeze(2)).squeeze(3)
+        return context.transpose(1, 2).flatten(2)
+"""
+
+
+def test_scores_without_the_axis_of_their_one_query_are_scaled(tmp_path):
+    assert not bugs_in(tmp_path, BIASED.replace("SCALE", "math.sqrt(self.size)"))
+    assert [*bugs_in(tmp_path, BIASED.replace("SCALE", "self.size"))] == ["scale-wrong"]
+
+
+SPARSE = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, keep=3):
+        super().__init__()
+        self.keep = keep
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
+        largest, index = scores.topk(min(self.keep, x.shape[1]), dim=-1)
+        kept = HIDDEN.scatter_(-1, index, largest)
+        return kept.softmax(-1) @ self.v(x)
+"""
+
+
+def test_scores_that_are_not_among_the_largest_are_hidden(tmp_path):
+    assert bugs_in(tmp_path, SPARSE.replace("HIDDEN", "torch.zeros_like(scores)")) == {
+        "mask-fill-too-small": "kept = torch.zeros_like(scores).scatter_(-1, index, largest)"
+    }
+    assert not bugs_in(tmp_path, SPARSE.replace("HIDDEN", "torch.full_like(scores, -torch.inf)"))
+
+
+FUSED = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, dropout=0.1):
+        super().__init__()
+        self.dropout = dropout
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x, attention_mask=None, positions=None):
+        '''
+        Shapes:
+            attention_mask - (batch, seq_len), True for tokens that are attended to
+            positions - (batch, seq_len)
+        '''
+        (B, T, C), p = x.shape, self.dropout if self.training else 0.0
+        mask = None if attention_mask is None else attention_mask.bool()[:, None, None]
+        if positions is not None:
+            x = x + 0.1 * positions.float().view(POSITIONS, 1).sin().to(x)
+        else:
+            x = x + 0.1 * torch.arange(T).float()[:, None].sin().to(x)
+        query, key, value = (layer(x)[:, None] for layer in (self.q, self.k, self.v))
+        causal = torch.ones(T, T, dtype=torch.bool).tril()
+        both = causal if mask is None else mask & causal
+        return F.scaled_dot_product_attention(query, key, value, MASKS, dropout_p=p)[:, 0]
+"""
+
+
+def test_a_mask_beside_is_causal_fails_in_train_mode(tmp_path):
+    source = FUSED.replace("POSITIONS", "B, T")
+    bugs = bugs_in(tmp_path, source.replace("MASKS, dropout_p=p", "mask, p, is_causal=True"))
+    assert "scaled_dot_product_attention" in bugs["crashes"]
+    assert "crashes" not in bugs_in(tmp_path, source.replace("MASKS", "both"))
+
+
+def test_positions_of_the_documented_shape_are_taken(tmp_path):
+    source = FUSED.replace("MASKS", "both")
+    bugs = bugs_in(tmp_path, source.replace("POSITIONS", "1, T"))
+    assert "positions.float().view(1, T, 1)" in bugs["crashes"]
+    assert "crashes" not in bugs_in(tmp_path, source.replace("POSITIONS", "B, T"))
+
+
+SHARED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        query = self.q(x)
+        query = query / query.abs().REDUCED
+        scores = query @ self.k(x).mT * x.shape[-1] ** -0.5
+        return scores.softmax(-1) @ self.v(x)
+"""
+
+
+@pytest.mark.parametrize(("reduced", "level"), [("max()", "suspicious"), ("sum()", "bug")])
+def test_a_maximum_of_all_sequences_may_be_meant(tmp_path, reduced, level):
+    with written(tmp_path, SHARED.replace("REDUCED", reduced)) as attention:
+        found = {it.name: it for it in check(attention).findings}
+    assert found["batch-mixed"].level == level
+
+
+SLOTS = """import torch
+from torch import nn
+
+
+class SlotAttention(nn.Module):
+    '''Slot attention: slots compete for the tokens.'''
+
+    def __init__(self, dim, num_slots=7, iters=2):
+        super().__init__()
+        self.iters, self.scale = iters, dim ** -0.5
+        self.slots = nn.Parameter(torch.randn(num_slots, dim))
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        slots = self.slots.expand(len(x), -1, -1)
+        key, value = self.k(x), self.v(x)
+        for _ in range(self.iters):
+            scores = self.q(slots) @ key.mT * self.scale
+            weights = scores.softmax(1)
+            weights = weights / weights.sum(-1, keepdim=True)
+            slots = slots + weights @ value
+        return slots
+
+
+Attention = SlotAttention
+"""
+
+
+def test_slots_read_the_tokens_before_they_are_queries_again(tmp_path):
+    assert not bugs_in(tmp_path, SLOTS)
