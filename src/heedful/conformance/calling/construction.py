@@ -118,12 +118,7 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             return built
     values = _values(cls, arguments)
     try:
-        built = _called(cls, values)
-        shorter = shorter_contexts(cls, built, arguments)
-        again = attempt(
-            lambda: _called(cls, _values(cls, {**arguments, **shorter})) if shorter else built
-        )
-        return built if isinstance(again, Exception) else again
+        return _called_small(cls, values, arguments)
     except ArgumentError as error:
         field = _unknown_field(error)
         if field is not None and field not in arguments:
@@ -144,6 +139,18 @@ def build(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
             if not isinstance(built, Exception):
                 return built
         raise
+
+
+def _called_small(
+    cls: Callable[..., Any], values: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> Any:
+    """Call a class, and once more for fewer tokens if it keeps a mask for thousands of them."""
+    built = _called(cls, values)
+    shorter = shorter_contexts(cls, built, arguments)
+    if not shorter:
+        return built
+    again = attempt(lambda: _called(cls, _values(cls, {**arguments, **shorter})))
+    return built if isinstance(again, Exception) else again
 
 
 def _unknown_field(error: ArgumentError) -> str | None:

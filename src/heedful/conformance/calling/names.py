@@ -205,7 +205,7 @@ WORDS: Mapping[str, str] = {
     "d_token": "d_model", "embed": "d_model", "emb": "d_model", "model": "d_model", "hidden": "d_model",
     "dim": "d_model", "channel": "d_model", "feature": "d_model", "width": "d_model", "cond": "d_model",
     "plane": "d_model", "feat": "d_model",
-    "max_pos": "context_length", "positions": "context_length",
+    "max_pos": "context_length", "n_positions": "context_length", "num_positions": "context_length",
     "num_tokens": "context_length", "max_t": "context_length",
     "theta": "rope_theta", "kernel_size": "kernel_size",
 }  # fmt: skip

@@ -22,10 +22,7 @@ MANY, LATENTS = 64, 11  # learned rows of a model that take long, and as many as
 FEW = 4  # layers of such a module, enough for patterns such as "every second layer"
 HEAVY = 2**21  # the squared widths of all layers from which on it is too large, too
 
-LONG, CONTEXT = (
-    4096,
-    128,
-)  # a number of tokens whose square is too large for a check, and one that is not
+LONG, SHORT = 4096, 128  # numbers of tokens whose square is too large for a check, and is not
 
 
 def small_sizes(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,12 +49,13 @@ def shorter_contexts(
 ) -> dict[str, int]:
     """Return smaller numbers of tokens in place of a constructor's defaults, whose squares are buffers of a module."""
     defaults = {name: it.default for name, it in inspect.signature(cls).parameters.items()}
-    buffers = built.buffers() if isinstance(built, nn.Module) else ()
+    is_constructed = isinstance(built, nn.Module) and "_buffers" in vars(built)
+    buffers = built.buffers() if is_constructed else ()
     squares = {
         it.shape[-1] for it in buffers if it.dim() > 1 and it.shape[-1] == it.shape[-2] >= LONG
     }
     return {
-        name: CONTEXT
+        name: SHORT
         for name in names.MAX_LENGTHS
         if name not in arguments and defaults.get(name) in squares
     }
