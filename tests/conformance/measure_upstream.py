@@ -102,11 +102,11 @@ were seen after the changes that these led to. With an example, 49 of their 51 c
 ones were blamed, and 13 of 27 bugs were named; one example ended the check in an exception of its own, which is
 mended. Without one, three of the classes with a bug were blamed for another one, and three of the next row.
 
-The rows of 25 and of 30 classes that have four alarms each were seen after shapes of arguments were tried out. Their eight alarms: weights by
-tanh, complex rotations with float32 tokens, the weights of an earlier step, masks that an object holds, and a shift
-whose later keys the caller hides are mended. A mask whose documented shape does not fit its code (mask-broadcast), a
-dropout of the context that is called one of the attention (dropout-misplaced), and a fill of -10,000
-(mask-fill-too-small) are still reported: those who collected the classes called them sound.
+The rows of 25 and of 30 classes that have four alarms each were seen after shapes of arguments were tried out. Their
+eight alarms: weights by tanh, complex rotations with float32 tokens, the weights of an earlier step, masks that an
+object holds, and a shift whose later keys the caller hides are mended. A mask whose documented shape does not fit its
+code (mask-broadcast), a dropout of the context that is called one of the attention (dropout-misplaced), and a fill of
+-10,000 (mask-fill-too-small) are still reported: those who collected the classes called them sound.
 
 The rows of issue trackers are of another kind: historical bugs, re-created from their issues before and after the
 fix by readers who had not seen the check. Those of the first one, of 62 projects, are any bug that changes what a
@@ -133,10 +133,10 @@ beside a query on an axis of its own, one rate of dropout for each step, setting
 empty tensors by default. Masks and lengths that are objects, a module as an argument of another one, and a required
 result of another method are still not called.
 
-The three rows before those of the issue trackers led to changes after which 98 of their 101 classes are called, and 45 of the 51 bugs
-are named. The four alarms are fills of -10,000 (two classes), a view of an argument that need not be contiguous
-(stride-dependent), and a table that the first call makes and that stays behind when the module is moved after it
-(table-not-a-buffer). They are still reported: a scale that was missing beside the view is a convention now.
+The three rows before those of the issue trackers led to changes after which 98 of their 101 classes are called, and
+45 of the 51 bugs are named. The four alarms are fills of -10,000 (two classes), a view of an argument that need not
+be contiguous (stride-dependent), and a table that the first call makes and that stays behind when the module is moved
+after it (table-not-a-buffer). They are still reported: a scale that was missing beside the view is a convention now.
 
 Nearly all of these alarms are mended: scores along single axes of an image or a volume, a scale that is off by
 default, sequences shorter than a convolution or than the number of scores that are kept, signs of distances taken for
@@ -149,10 +149,10 @@ scores are summed on purpose (batch-mixed), scores of queries that are joined fr
 (scale-wrong), scores of hidden keys that fall from -100 on while a training goes on (mask-fill-too-small), and
 classes that are no attention.
 
-**Classes that cannot be called without an example are a weakness that is left**: 70 of the 266 that a second run found
-in the 78 packages, before shapes were tried out, and 21 of the 156 of the five rows before those of the issue trackers. Most of them
-need objects of their package, lists of sizes, or inputs that depend on each other; the answer names the line that
-failed and the option to give.
+**Classes that cannot be called without an example are a weakness that is left**: 70 of the 266 that a second run
+found in the 78 packages, before shapes were tried out, and 21 of the 156 of the five rows before those of the issue
+trackers. Most of them need objects of their package, lists of sizes, or inputs that depend on each other; the answer
+names the line that failed and the option to give.
 
 These classes were taken word for word, by readers who had not seen the check, each with a bug also after a correction.
 The alarms count sound and corrected classes; a bug that a correction leaves is no alarm. No command
@@ -198,15 +198,15 @@ named, too. Still missed are a softmax behind a product of a pooled map, returne
 a softmax over one constant. Not called are a graph with a class of its own for its nodes and edges (2), a list of a
 query, keys and a mask, images of hyperspectral bands, and a model whose sizes are guessed too small.
 
-The 48 further projects of issue trackers above and the two rows before the last two are of one round. Changes that they led to name
-21 of those 48 bugs: results that are added to themselves or to the values, gates and maps without a sigmoid,
-parameters without numbers, scales and biases that are not handed on, and batches of one. 9 of those 48 classes are
-still not called: options that are dictionaries or pairs of sizes, fields of unknown names, the points of a deformable
-attention, a required mask of pairs, edges of a graph, one bag at a time, a generator among the attributes, and a model
-that takes too long. Still blamed are positions and rows without keys under padding on the left (2), a window that
-hides a query's own key, and a fill of -10,000. Most of the second one was seen after these changes: two of its eleven
-bugs are named, because five of its classes are not called, and because most of the others are in a branch that no
-default takes.
+The 48 further projects of issue trackers above and the two rows before the last two are of one round. Changes that
+they led to name 21 of those 48 bugs: results that are added to themselves or to the values, gates and maps without a
+sigmoid, parameters without numbers, scales and biases that are not handed on, and batches of one. 9 of those 48
+classes are still not called: options that are dictionaries or pairs of sizes, fields of unknown names, the points of
+a deformable attention, a required mask of pairs, edges of a graph, one bag at a time, a generator among the
+attributes, and a model that takes too long. Still blamed are positions and rows without keys under padding on the
+left (2), a window that hides a query's own key, and a fill of -10,000. Most of the second one was seen after these
+changes: two of its eleven bugs are named, because five of its classes are not called, and because most of the others
+are in a branch that no default takes.
 
 The two times 16 projects of issue trackers and the last two rows are of one round as well. The second set of each kind
 was seen after the changes that the first one led to. At first sight, 27 of the 64 bugs of this round are named: 18 of
