@@ -6,7 +6,6 @@ import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from heedful.conformance.calling import names
@@ -31,6 +30,8 @@ OF_AXES: re.Pattern[str] = re.compile(
     re.IGNORECASE,
 )
 """What PyTorch says of a tensor with another number of axes than an operation takes."""
+OF_SEVERAL: re.Pattern[str] = re.compile(r"\b(cat|concat|stack|dot|mv|mm|bmm|baddbmm|matmul)\(")
+"""Operations on several tensors, which need not fit each other; one alone may have the axes that the text asks for."""
 
 
 def failing_choice(
@@ -77,10 +78,8 @@ def merged_to_input_width(target: type, arguments: Mapping[str, Any]) -> Finding
     failed = attempt(lambda: find_subject(target, arguments={**arguments, **sizes}, by_trial=False))
     for error in failed.failures if isinstance(failed, UncallableError) else ():
         said = UNFIT_VIEW.search(str(error))
-        if said is None:
-            continue
-        *others, last = map(int, said[1].split(", "))
-        if last == OTHER_WIDTHS[0] and prod(others) * WIDTH == int(said[2]):
+        last = None if said is None else int(said[1].rpartition(", ")[2])
+        if last == OTHER_WIDTHS[0]:
             case = ", ".join(f"{name}={size}" for name, size in sizes.items())
             proof = (
                 f"With {case} it raises {describe_exception(error)}: the heads have {WIDTH} features together, and the "
@@ -97,4 +96,5 @@ def _cannot_work(error: Exception, place: SourceLine, text: str) -> bool:
         return True
     innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
     of_axes = innermost is raising_frame(error) and OF_AXES.search(str(error)) is not None
-    return of_axes and text in compared_around(place)
+    of_several = OF_SEVERAL.search(place.source) is not None
+    return of_axes and of_several and text in compared_around(place)

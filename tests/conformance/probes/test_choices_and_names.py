@@ -24,8 +24,8 @@ class Attention(nn.Module):
         elif self.method == "concat":
             wide = query[:, None].expand_as(encoder_outputs)
             scores = CONCAT
-        weights = scores.softmax(-1)
-        return torch.einsum("bt,btc->bc", weights, encoder_outputs)
+        weights = scores.softmax(-1)[:, None]
+        return torch.bmm(weights, encoder_outputs)[:, 0]
 """
 PAIRS = "self.pair(torch.cat((wide, encoder_outputs), 2).tanh())[..., 0]"
 
@@ -36,7 +36,9 @@ PAIRS = "self.pair(torch.cat((wide, encoder_outputs), 2).tanh())[..., 0]"
         (PAIRS, []),
         (PAIRS.replace("2).tanh", "3).tanh"), ["crashes"]),
         (f"scores * {PAIRS}", ["crashes"]),  # a variable without a value
-        ("self.map(wide)[..., 0]", []),  # a layer may want maps
+        ("torch.cat((self.map(query), query), 1)[:, 0]", []),  # a layer may want maps
+        (f"{PAIRS}.flatten()", []),  # the line that fails is one of all texts
+        ("wide[..., 0] * encoder_outputs.size(3)", []),  # a text may ask for maps
         ("(query[:, :-1, None] * encoder_outputs.mT).sum(1)", []),  # sizes may have to be equal
     ],
 )

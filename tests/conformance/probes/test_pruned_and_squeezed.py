@@ -135,14 +135,17 @@ from torch import nn
 class SlotAttention(nn.Module):
     '''Slot attention: slots compete for the tokens.'''
 
-    def __init__(self, dim, num_slots=7, iters=2):
+    def __init__(self, dim, num_slots=4, iters=3):
         super().__init__()
         self.iters, self.scale = iters, dim ** -0.5
         self.slots = nn.Parameter(torch.randn(num_slots, dim))
         self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
 
     def forward(self, x):
-        slots = self.slots.expand(len(x), -1, -1)
+        '''x: (B, C, H, W)'''
+        B, C, H, W = x.shape
+        x = x.flatten(2).mT
+        slots = self.slots + torch.randn(B, *self.slots.shape, dtype=x.dtype)
         key, value = self.k(x), self.v(x)
         for _ in range(self.iters):
             scores = self.q(slots) @ key.mT * self.scale
@@ -158,3 +161,81 @@ Attention = SlotAttention
 
 def test_slots_read_the_tokens_before_they_are_queries_again(tmp_path):
     assert not bugs_in(tmp_path, SLOTS)
+
+
+NYSTROM = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def pseudo_inverse(x, iterations=6):
+    inverse = x.mT / (x.abs().sum(-1).max() * x.abs().sum(-2).max())
+    one = torch.eye(x.shape[-1], dtype=x.dtype)
+    for _ in range(iterations):
+        both = x @ inverse
+        inverse = 0.25 * inverse @ (13 * one - both @ (15 * one - both @ (7 * one - both)))
+    return inverse
+
+
+class Attention(nn.Module):
+    '''NAME: each landmark is the mean of neighbouring tokens.'''
+
+    def __init__(self, dim, num_landmarks=256):
+        super().__init__()
+        self.num_landmarks, self.scale = num_landmarks, dim ** -0.5
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+
+    def forward(self, x, mask=None):
+        (B, T, _), m = x.shape, self.num_landmarks
+        missing = -T % m
+        x = F.pad(x, (0, 0, missing, 0))
+        mask = torch.ones(B, T, dtype=torch.bool) if mask is None else mask.bool()
+        real = F.pad(mask, (missing, 0), value=False)[..., None].to(x)
+        query, key, value = (it * real for it in self.qkv(x).chunk(3, -1))
+        query = query * self.scale
+        groups = real.unflatten(1, (m, -1)).sum(2)
+        middle_query, middle_key = (
+            it.unflatten(1, (m, -1)).sum(2) / (groups + 1e-8) for it in (query, key)
+        )
+        hidden, lowest = groups == 0, torch.finfo(x.dtype).min
+        first = (query @ middle_key.mT).masked_fill(hidden.mT, lowest).softmax(-1)
+        second = (middle_query @ middle_key.mT).masked_fill(hidden.mT, lowest).softmax(-1)
+        third = (middle_query @ key.mT).masked_fill(real.mT == 0, lowest).softmax(-1)
+        context = first @ pseudo_inverse(second) @ (third @ value)
+        return context[:, -T:]
+"""
+
+
+def test_nystrom_attention_is_a_design(tmp_path):
+    with written(tmp_path, NYSTROM.replace("NAME", "Nystrom attention")) as attention:
+        report = check(attention)
+    assert report.bugs == ()
+    assert {it.name for it in report.findings if it.level == "suspicious"} <= {
+        "batch-mixed",
+        "padding-leak",
+    }
+
+
+GIVEN = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, scaling):
+        super().__init__()
+        self.scaling = scaling
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        return attend(self.q(x), self.k(x), self.v(x), self)
+
+
+def attend(query, key, value, layer):
+    by = layer.scaling
+    return F.scaled_dot_product_attention(query[:, None], key[:, None], value[:, None], scale=by)[:, 0]
+"""
+
+
+def test_a_scale_that_the_constructor_is_given_is_a_guess(tmp_path):
+    assert not bugs_in(tmp_path, GIVEN)

@@ -392,6 +392,11 @@ class Attention(nn.Module):
         weights = ACTIVATION(scores)
         return weights * adj
 """
+SHARES = """
+
+def shares(scores):
+    return scores.sigmoid() / scores.sigmoid().sum(-1, keepdim=True)
+"""
 FORMULA = "w_ij = softmax_j(MLP(x_i || x_j))"
 
 
@@ -400,10 +405,12 @@ FORMULA = "w_ij = softmax_j(MLP(x_i || x_j))"
     [
         (FORMULA, "torch.sigmoid", ["rows-not-normalised"]),
         (FORMULA, "nn.Softmax(-1)", []),
+        (FORMULA, "shares", []),
         ("a sigmoid takes the place of the softmax", "torch.sigmoid", []),
     ],
 )
 def test_the_docstring_has_a_softmax_and_the_code_has_none(tmp_path, said, activation, names):
-    bugs = bugs_in(tmp_path, GRAPH.replace("SAID", said).replace("ACTIVATION", activation))
+    source = GRAPH.replace("SAID", said).replace("ACTIVATION", activation)
+    bugs = bugs_in(tmp_path, source + SHARES if activation == "shares" else source)
     assert [*bugs] == names
     assert [*bugs.values()] == [f"weights = {activation}(scores)"] * len(names)

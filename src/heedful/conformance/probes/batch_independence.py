@@ -74,14 +74,15 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
     yield from _mixed_by_arguments(evidence, together)
 
 
-def _divides_by_maximum(evidence: Evidence, step: Step | None) -> bool:
-    """Check whether a step divides by a maximum over all sequences, as of the scale of an iteration."""
-    if step is None or step.operation not in DIVISIONS:
-        return False
+def _divides_by_maximum(evidence: Evidence, mixing: Step | None) -> bool:
+    """Check whether the mixing step divides by a maximum over all sequences, as of the scale of an iteration.
+
+    If no such step is known, because another change leaves the maximum as it is, any step may be the one.
+    """
     steps = evidence.baseline.trace.steps
-    numbers = [
-        steps[it.step] for it in step.inputs if it.step is not None and not steps[it.step].shape
-    ]
+    divisions = [it for it in steps if it.operation in DIVISIONS and mixing in (it, None)]
+    sources = (it.step for division in divisions for it in division.inputs if it.step is not None)
+    numbers = [steps[it] for it in sources if not steps[it].shape]
     behind = (steps[it] for number in numbers for it in ancestors(steps, number))
     return any(it.operation in ("max", "amax") and not it.shape for it in behind)
 

@@ -236,9 +236,11 @@ def _check_broadcast(
 def _check_other_padding(
     evidence: Evidence, subject: Subject, padded: Observation, keep: Tensor, b: int
 ) -> MaskDefect | None:
-    """Check whether the padding of another sequence changes the outputs of a sequence, which its tokens do not."""
-    apart = (c for c in range(len(keep)) if c != b and not evidence.influence[b, :, c].any())
-    for other in apart:
+    """Check whether the padding of another sequence changes the outputs of a sequence, where no tokens of others do."""
+    sequences = range(len(keep))
+    if any(evidence.influence[one, :, c].any() for one in sequences for c in sequences if c != one):
+        return None
+    for other in (c for c in sequences if c != b):
         changed = keep.clone()
         changed[other] = True
         output = subject.run(evidence.inputs, keep=changed).detach()
