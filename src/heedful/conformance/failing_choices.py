@@ -43,6 +43,8 @@ def failing_choice(
     that runs with this text alone. A layer within may take other axes than those of the other texts. A number of key
     heads fails where it meets the number of heads.
     """
+    if not isinstance(value, str) and name not in names.KEY_HEADS:
+        return None
     subject = attempt(lambda: find_subject(target, arguments=arguments))
     other = attempt(lambda: make_target(instantiate(target, {**arguments, name: value})))
     if isinstance(subject, Exception) or isinstance(other, Exception):
@@ -57,7 +59,7 @@ def failing_choice(
     is_certain = (
         _cannot_work(error, place, value)
         if isinstance(value, str)
-        else name in names.KEY_HEADS and unequal_sizes(error) in ((heads, value), (value, heads))
+        else unequal_sizes(error) in ((heads, value), (value, heads))
     )
     if not is_certain:
         return None

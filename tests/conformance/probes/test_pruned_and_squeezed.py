@@ -2,7 +2,7 @@
 
 import pytest
 from attentions_with_caches import written
-from gapped_attention import bugs_in
+from gapped_attention import bugs_in, self_attention
 
 from heedful import check
 
@@ -35,29 +35,16 @@ def test_scores_without_the_axis_of_their_one_query_are_scaled(tmp_path):
     assert [*bugs_in(tmp_path, BIASED.replace("SCALE", "self.size"))] == ["scale-wrong"]
 
 
-SPARSE = """import torch
-from torch import nn
-
-
-class Attention(nn.Module):
-    def __init__(self, dim, keep=3):
-        super().__init__()
-        self.keep = keep
-        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
-
-    def forward(self, x):
-        scores = self.q(x) @ self.k(x).mT * x.shape[-1] ** -0.5
-        largest, index = scores.topk(min(self.keep, x.shape[1]), dim=-1)
-        kept = HIDDEN.scatter_(-1, index, largest)
-        return kept.softmax(-1) @ self.v(x)
-"""
+PRUNED = """largest, index = scores.topk(min(3, scores.shape[-1]), dim=-1)
+        scores = HIDDEN.scatter_(-1, index, largest)"""
 
 
 def test_scores_that_are_not_among_the_largest_are_hidden(tmp_path):
-    assert bugs_in(tmp_path, SPARSE.replace("HIDDEN", "torch.zeros_like(scores)")) == {
-        "mask-fill-too-small": "kept = torch.zeros_like(scores).scatter_(-1, index, largest)"
+    pruned = self_attention(PRUNED)
+    assert bugs_in(tmp_path, pruned.replace("HIDDEN", "torch.zeros_like(scores)")) == {
+        "mask-fill-too-small": "scores = torch.zeros_like(scores).scatter_(-1, index, largest)"
     }
-    assert not bugs_in(tmp_path, SPARSE.replace("HIDDEN", "torch.full_like(scores, -torch.inf)"))
+    assert not bugs_in(tmp_path, pruned.replace("HIDDEN", "torch.full_like(scores, -torch.inf)"))
 
 
 FUSED = """import torch
@@ -104,26 +91,9 @@ def test_positions_of_the_documented_shape_are_taken(tmp_path):
     assert "crashes" not in bugs_in(tmp_path, source.replace("POSITIONS", "B, T"))
 
 
-SHARED = """import torch
-from torch import nn
-
-
-class Attention(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
-
-    def forward(self, x):
-        query = self.q(x)
-        query = query / query.abs().REDUCED
-        scores = query @ self.k(x).mT * x.shape[-1] ** -0.5
-        return scores.softmax(-1) @ self.v(x)
-"""
-
-
 @pytest.mark.parametrize(("reduced", "level"), [("max()", "suspicious"), ("sum()", "bug")])
 def test_a_maximum_of_all_sequences_may_be_meant(tmp_path, reduced, level):
-    with written(tmp_path, SHARED.replace("REDUCED", reduced)) as attention:
+    with written(tmp_path, self_attention(f"scores = scores / q.abs().{reduced}")) as attention:
         found = {it.name: it for it in check(attention).findings}
     assert found["batch-mixed"].level == level
 

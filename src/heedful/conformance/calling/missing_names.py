@@ -7,7 +7,6 @@ import builtins
 import dis
 import inspect
 import re
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,7 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
 )
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import methods_of, parsed, parsed_file
+from heedful.conformance.recording.source import imported_names, methods_of, parsed, parsed_file
 
 PYTHON_FUNCTION: re.Pattern[str] = re.compile(r"must be Tensor, not builtin_function_or_method")
 UNFIT_CALL: re.Pattern[str] = re.compile(
@@ -45,7 +44,8 @@ def is_missing_name(error: BaseException) -> bool:
         return False
     if isinstance(error, NameError):
         source = parsed_file(frame.f_code.co_filename)
-        imported = set() if source is None else set(_imported_names(source.tree))
+        nodes = () if source is None else source.nodes
+        imported = {name for node in nodes for name in imported_names(node)}
         return error.name not in imported and not hasattr(builtins, error.name or "")
     if isinstance(error, TypeError):
         return _takes_function_for_tensor(error) or _omits_argument(error)
@@ -96,9 +96,3 @@ def _is_argument(tensor: Tensor, frame: Any) -> bool:
     count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
     given = (frame.f_locals.get(name) for name in frame.f_code.co_varnames[:count])
     return any(value is tensor for value in given)
-
-
-def _imported_names(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)

@@ -60,10 +60,7 @@ ATTENTION_MASKS: Names = (
 )
 ADDED_MASKS: Names = ("attn_bias", "attention_bias")  # numbers that are added to the scores
 MASKS: Names = (*PADDING_MASKS, *ATTENTION_MASKS)
-VALID_LENGTHS: Names = (
-    *("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths", "traj_len"),
-    *("seq_lengths", "src_lengths", "src_lens", "input_lengths", "text_lengths", "memory_lengths"),
-)
+VALID_LENGTHS: Names = ("lengths", "lens", "seq_lens", "valid_lens", "valid_len", "valid_lengths")
 # Whether True, or 1, means by convention that a token is visible: transformers' mask, and those of torch.nn.
 TRUE_KEEPS: Mapping[str, bool] = {
     "attention_mask": True,
@@ -121,13 +118,7 @@ MODEL_WIDTHS: Names = (
 )
 INPUT_WIDTHS: Names = ("d_in", "din", "dim_in", "in_dim", "input_dim", "in_features", "in_ch")
 OUTPUT_WIDTHS: Names = (
-    "d_out",
-    "dout",
-    "dim_out",
-    "out_dim",
-    "output_dim",
-    "out_features",
-    "out_ch",
+    *("d_out", "dout", "dim_out", "out_dim", "output_dim", "out_features", "out_ch"),
 )
 # The widths that heads divide come first: an input's need not be a multiple of their number.
 WIDTHS: Names = (*OUTPUT_WIDTHS, *MODEL_WIDTHS, *INPUT_WIDTHS)

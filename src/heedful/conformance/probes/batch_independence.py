@@ -260,8 +260,15 @@ def _first_mixing_step(
 ) -> Step | None:
     """Return the first step at which a change within a group of entries reaches the other groups."""
     groups = evidence.inputs.sizes[0] // together
-    for step in evidence.baseline.trace:
-        changed = changed_entries(evidence.baseline, after, step)
+    return first_mixing_step(evidence.baseline, after, group, groups)
+
+
+def first_mixing_step(
+    before: Observation, after: Observation, group: int, groups: int
+) -> Step | None:
+    """Return the first step at which a change within one of several groups of rows reaches the other groups."""
+    for step in before.trace:
+        changed = changed_entries(before, after, step)
         if changed is None or not changed.any():
             continue
         axes = [axis for axis, size in enumerate(changed.shape) if size % groups == 0]

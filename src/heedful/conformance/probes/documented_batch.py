@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
+from heedful.conformance.probes.batch_independence import first_mixing_step
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.differences import changed_entries, indices_with_any
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
-from heedful.observation import Step
 
 OF_SAMPLES: re.Pattern[str] = re.compile(r"[(\[]\s*(batch\w*|bs|bsz|B)\s*[,x×]\s*\w+\s*[)\]]")
 """A shape of two axes, the first of which is the batch."""
@@ -37,18 +36,7 @@ def documented_batch(evidence: Evidence) -> Iterator[Finding]:
             f"The rows of {name} are those of the batch by the docstring; changing row {CHANGED} changes the result of "
             f"row {others[0]}.",
             f"B = {T}",
-            SourceLine.of(_first_mixing_step(evidence)),
+            SourceLine.of(
+                first_mixing_step(evidence.baseline, evidence.after(0, CHANGED), CHANGED, T)
+            ),
         )
-
-
-def _first_mixing_step(evidence: Evidence) -> Step | None:
-    """Return the first step at which the change of a row reaches another row."""
-    T, after = evidence.inputs.sizes[1], evidence.after(0, CHANGED)
-    for step in evidence.baseline.trace:
-        changed = changed_entries(evidence.baseline, after, step)
-        axes = [axis for axis, size in enumerate(step.shape) if size == T]
-        if changed is None or not changed.any():
-            continue
-        if not any(indices_with_any(changed, axis) == [CHANGED] for axis in axes):
-            return step
-    return None

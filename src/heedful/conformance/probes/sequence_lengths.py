@@ -95,9 +95,9 @@ def _reads_own_size(error: Exception, size: int) -> bool:
     module = None if frame is None else frame.f_locals.get("self")
     if place is None or not isinstance(module, nn.Module):
         return False
-    given = inspect.signature(type(module)).parameters.keys() & vars(module).keys()
-    read = {name for name in given if f"self.{name}" in place.source}
-    return any(vars(module)[name] == size for name in read)
+    read = set(re.findall(r"\bself\.(\w+)", place.source))
+    given = inspect.signature(type(module)).parameters.keys() & read
+    return any(vars(module).get(name) == size for name in given)
 
 
 def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:

@@ -10,7 +10,12 @@ from types import CodeType, FunctionType
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed_file
+from heedful.conformance.recording.source import (
+    SourceLine,
+    imported_names,
+    own_functions_of,
+    parsed_file,
+)
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 
@@ -87,6 +92,5 @@ def _defined_outside_functions(tree: ast.Module) -> Iterator[str]:
             ):
                 yield name
                 continue
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                yield from ((it.asname or it.name).split(".")[0] for it in aliases)
+        yield from imported_names(node)
         nodes += ast.iter_child_nodes(node)

@@ -335,6 +335,12 @@ def function_around(line: SourceLine) -> ast.FunctionDef | None:
     return next(around, None)
 
 
+def imported_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node of the syntax imports; none if it is no import."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+
+
 def contains_line(statement: ast.stmt, line: int | None) -> bool:
     return statement.lineno <= (line or 0) <= (statement.end_lineno or 0)
 
