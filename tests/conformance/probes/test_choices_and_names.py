@@ -37,7 +37,10 @@ PAIRS = "self.pair(torch.cat((wide, encoder_outputs), 2).tanh())[..., 0]"
         (PAIRS.replace("2).tanh", "3).tanh"), ["crashes"]),
         (f"scores * {PAIRS}", ["crashes"]),  # a variable without a value
         ("torch.cat((self.map(query), query), 1)[:, 0]", []),  # a layer may want maps
-        (f"{PAIRS}.flatten()", []),  # the line that fails is one of all texts
+        (
+            "(wide * encoder_outputs).sum(2).flatten()",
+            [],
+        ),  # the line that fails is one of all texts
         ("wide[..., 0] * encoder_outputs.size(3)", []),  # a text may ask for maps
         ("(query[:, :-1, None] * encoder_outputs.mT).sum(1)", []),  # sizes may have to be equal
     ],
