@@ -13,7 +13,8 @@ from typing import Any
 from torch import nn
 
 from heedful.conformance.calling.capture import captured_from_model
-from heedful.conformance.calling.construction import instantiate, unstated_parameters
+from heedful.conformance.calling.construction import instantiate
+from heedful.conformance.calling.constructor_parameters import unstated_parameters
 from heedful.conformance.calling.crash_lines import causing_line
 from heedful.conformance.calling.examples import Example
 from heedful.conformance.calling.exceptions import (

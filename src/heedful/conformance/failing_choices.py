@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.construction import instantiate, unstated_parameters
+from heedful.conformance.calling.construction import instantiate
+from heedful.conformance.calling.constructor_parameters import unstated_parameters
 from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.exceptions import (

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.construction import unstated_parameters
+from heedful.conformance.calling.constructor_parameters import unstated_parameters
 from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
@@ -26,7 +26,7 @@ from heedful.conformance.probes.sequence_lengths import LENGTHS
 from heedful.conformance.probes.statements import statements
 from heedful.conformance.recording.forwarding import construction_omitting
 from heedful.conformance.recording.source import names_in, parsed, texts_compared
-from heedful.conformance.reporting.finding import Fact, Finding, Level
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding, Level
 from heedful.conformance.reporting.report import Report
 
 NOT_COUNTED = (*causality.finds, "crashes")
@@ -64,7 +64,7 @@ def with_variants(
     report = _with_another_choice(target, report, checked, arguments)
     for name, value in _other_settings(target, report, arguments):
         variant = _report_with(target, checked, arguments, name, value)
-        if variant is None:
+        if variant is None or _crashes(variant):
             report = _with_failing_choice(report, target, name, value, arguments)
         else:
             levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
@@ -87,6 +87,11 @@ def _together(report: Report, variant: Report, found: Sequence[Finding], fact: F
         facts=(*report.facts, fact),
         coverage=coverage,
     )
+
+
+def _crashes(report: Report) -> bool:
+    """Check whether every call raises an exception."""
+    return report.blocking_bug is not None and report.blocking_bug.name == "crashes"
 
 
 def _with_failing_choice(
@@ -116,7 +121,7 @@ def _other_settings(
 def _level_with(name: str, value: float | str, finding: Finding) -> Level | None:
     """Return the level of a finding with another value of an argument; None if it says nothing about the class."""
     of_causality = name in names.CAUSAL and finding.name in OF_CAUSALITY
-    if finding.name in CERTAIN or of_causality:
+    if finding.name in CERTAIN or of_causality or finding.case.startswith(ANY_CALL):
         return "bug"
     if isinstance(value, bool):
         return None if finding.name in NOT_COUNTED else "suspicious"
@@ -132,9 +137,8 @@ def _with_another_choice(
 
     Choices are texts with which the class compares an argument of its constructor. The first that can be called counts.
     """
-    crashes = report.blocking_bug is not None and report.blocking_bug.name == "crashes"
-    compared = texts_compared(target) if crashes else {}
-    unstated = unstated_parameters(target, arguments) if crashes else []
+    compared = texts_compared(target) if _crashes(report) else {}
+    unstated = unstated_parameters(target, arguments) if _crashes(report) else []
     choices = [(name, text) for name in unstated for text in compared.get(name, [])[1:]]
     for name, text in choices[:MAX_CHOICES]:
         variant = _report_with(target, checked, arguments, name, text)
@@ -183,6 +187,8 @@ def _flags_in_missed_lines(
     for node in source.nodes if source is not None and missed else ():
         if isinstance(node, ast.If):
             read |= names_in([node.test])
+        elif isinstance(node, ast.keyword) and node.arg in read:
+            read |= names_in([node.value])
     for name, parameter in inspect.signature(target).parameters.items():
         if name in read and name not in arguments and isinstance(parameter.default, bool):
             yield name, not parameter.default

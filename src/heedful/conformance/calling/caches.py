@@ -18,7 +18,13 @@ from heedful.conformance.calling.cache_objects import (
 )
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import is_causal
-from heedful.conformance.calling.chunks import CacheMaker, CacheUse, cache_tensors, run_chunks
+from heedful.conformance.calling.chunks import (
+    CacheMaker,
+    CacheUse,
+    cache_switches,
+    cache_tensors,
+    run_chunks,
+)
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
@@ -99,7 +105,8 @@ def _runs(
 def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[CacheWithMaker]:
     """Yield the ways in which a target may take a cache, the most likely first."""
     parameters, module = caller.parameters, caller.module
-    argument = next((name for name in names.CACHES if name in parameters), None)
+    switches = cache_switches(caller)
+    argument = next((it for it in names.CACHES if it in parameters and it not in switches), None)
     if argument is not None:
         for made in () if make_cache else method_makers(caller):
             for position in (*_counts_of_cached(caller), ""):
@@ -118,8 +125,7 @@ def _candidates(caller: Caller, make_cache: CacheMaker | None) -> Iterator[Cache
         yield CacheUse("grown", ", ".join(pair)), None
     if cache_tensors(module):
         positions = (*names.START_POSITIONS, *names.CACHE_SLOTS, *names.POSITION_IDS)
-        switches = (name for name in parameters if names.CACHE_SWITCH.search(name))
-        for name in (*(name for name in positions if name in parameters), *switches):
+        for name in (*(it for it in positions if it in parameters), *switches):
             yield CacheUse("buffers", name, capacity=True), None
 
 

@@ -146,9 +146,16 @@ def _chunk_arguments(caller: Caller, use: CacheUse, chunk: Inputs, start: int) -
             arguments[name] = torch.arange(start, start + T)
         elif name in names.POSITION_IDS:
             arguments[name] = torch.arange(start, start + T).expand(B, T)
-        elif names.CACHE_SWITCH.search(name):
-            arguments[name] = True
-    return arguments
+    return arguments | dict.fromkeys(cache_switches(caller), True)
+
+
+def cache_switches(caller: Caller) -> list[str]:
+    """Return the arguments that say whether a call uses the cache which the module keeps."""
+    return [
+        name
+        for name, it in caller.target.parameters.items()
+        if names.CACHE_SWITCH.search(name) or (name == "cache" and it.default is False)
+    ]
 
 
 def _cache_arguments(use: CacheUse, cache: Any) -> dict[str, Any]:

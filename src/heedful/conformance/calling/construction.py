@@ -7,13 +7,21 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.configuration import Configuration, Section
+from heedful.conformance.calling.constructor_parameters import (
+    allows_cache,
+    guessed_parameters,
+    is_configuration,
+    single_heads,
+    type_hints,
+    unstated_parameters,
+)
 from heedful.conformance.calling.conventional import (
     DROPOUT,
     GUESSES,
@@ -21,7 +29,6 @@ from heedful.conformance.calling.conventional import (
     OTHER_WIDTHS,
     SIZES,
     conventional_values,
-    similar_name,
     value_by_name,
     value_by_type,
 )
@@ -254,84 +261,6 @@ def _alternatives(
         yield _values(cls, {**arguments, "": width})
 
 
-def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a class, without defaults, whose names are not conventional."""
-    known = conventional_values(arguments)
-    hints = _type_hints(target) if inspect.isclass(target) else {}
-    return [
-        name
-        for name in unstated_parameters(target, arguments)
-        if name not in known and not _is_configuration(name, hints.get(name))
-    ]
-
-
-def guessed_fields(target: Any, arguments: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a configuration that a constructor reads and whose names are not conventional."""
-    if not inspect.isclass(target):
-        return []
-    known, read = conventional_values(arguments), fields_read(target)
-    hints = _type_hints(target)
-    holders = [
-        name
-        for name in unstated_parameters(target, arguments)
-        if _is_configuration(name, hints.get(name))
-    ]
-    fields = (field for name in holders for field in read.get(name, ()))
-    return [it for it in fields if it not in arguments and value_by_name(it, known) is None]
-
-
-def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a class, without defaults, that the user gives no value for."""
-    if not inspect.isclass(target):
-        return []
-    return [
-        name
-        for name, it in inspect.signature(target).parameters.items()
-        if it.default is it.empty
-        and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
-        and name not in arguments
-    ]
-
-
-def single_heads(target: Any, arguments: Mapping[str, Any]) -> list[str]:
-    """Return the numbers of heads of a class that are 1 by default, where a wrong split into heads does not show."""
-    if not inspect.isclass(target) or any(name in arguments for name in names.HEADS):
-        return []
-    parameters = inspect.signature(target).parameters
-    return [name for name in names.HEADS if name in parameters and parameters[name].default == 1]
-
-
-def allows_cache(cls: Callable[..., Any], name: str) -> bool:
-    """Check whether a constructor's flag lets calls use a cache, which each of them has a switch for."""
-    forward = getattr(cls, "forward", None)
-    taken = inspect.signature(forward).parameters if inspect.isfunction(forward) else ()
-    return "cache" in name.lower() and any(names.CACHE_SWITCH.search(it) for it in taken)
-
-
-def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
-    """Check whether the widths of a class are conventional values, and none that are given or that are its defaults."""
-    if not inspect.isclass(target) or any(name in SIZES for name in arguments):
-        return False
-    required = unstated_parameters(target, arguments)
-    widths = (name if name in SIZES else similar_name(name) for name in required)
-    return any(name in names.WIDTHS for name in widths)
-
-
-def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None:
-    """Return what a class calls its number of key heads, in its constructor or configuration, if it is ours to choose.
-
-    It is not, if the user states a number of heads or of key heads.
-    """
-    stated = any(it in (*names.HEADS, *names.KEY_HEADS) for it in arguments)
-    if not inspect.isclass(target) or stated:
-        return None
-    configured = (field for fields in fields_read(target).values() for field in fields)
-    hints = (it for it in _type_hints(target).values() if dataclasses.is_dataclass(it))
-    declared = (field.name for hint in hints for field in dataclasses.fields(hint))
-    called = (*inspect.signature(target).parameters, *configured, *declared)
-    return next((name for name in called if name in names.KEY_HEADS), None)
-
-
 def _values(
     cls: Callable[..., Any], arguments: Mapping[str, Any], *, parts: bool = True
 ) -> dict[str, Any]:
@@ -345,7 +274,7 @@ def _values(
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
     defaults = {name: it for name, it in defaults.items() if name not in single}
     conventional = conventional_values(arguments, defaults)
-    hints = _type_hints(cls)
+    hints = type_hints(cls)
     read, texts, several = fields_read(cls), texts_compared(cls), sequence_parameters(cls)
     for name, parameter in parameters.items():
         if name in values or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -368,7 +297,7 @@ def _values(
             values[name] = nn.Embedding(*sizes)
         elif parts and _takes_module(hints.get(name)):
             values[name] = _part(cls, name, hints[name], conventional[names.WIDTHS[0]])
-        elif _is_configuration(name, hints.get(name)) or (
+        elif is_configuration(name, hints.get(name)) or (
             name in read
             and hints.get(name) is not Tensor
             and value_by_name(name, conventional) is None
@@ -392,12 +321,6 @@ def _values(
                 value = _part(cls, name, hints.get(name), conventional[names.WIDTHS[0]])
             values[name] = GUESSES[0] if value is None else value
     return values
-
-
-def _is_configuration(name: str, hint: Any) -> bool:
-    """Check whether a parameter takes a configuration, by its name or by its annotation."""
-    stated = inspect.isclass(hint) and (hint is Configuration or dataclasses.is_dataclass(hint))
-    return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
 
 
 def _takes_module(hint: Any) -> bool:
@@ -429,10 +352,10 @@ def _divided(
     parameters = inspect.signature(cls).parameters
     own = {name: value for name, value in arguments.items() if name in parameters}
     settings = {name: value for name, value in arguments.items() if name not in parameters}
-    hints = _type_hints(cls)
+    hints = type_hints(cls)
     stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = [name for name, it in parameters.items() if it.kind not in stars and name not in own]
-    if any(_is_configuration(name, hints.get(name)) for name in named):
+    if any(is_configuration(name, hints.get(name)) for name in named):
         return own, settings
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments), {}
@@ -455,7 +378,7 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         if isinstance(error, ArgumentError) and error.argument not in values:
             raise  # about a field of the configuration
         listed = (
-            f"{name}={'…' if _is_configuration(name, type(value)) else repr(value)}"
+            f"{name}={'…' if is_configuration(name, type(value)) else repr(value)}"
             for name, value in values.items()
         )
         raise ArgumentError(
@@ -464,22 +387,6 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
             received=f"{described_with_line(error)}, with {', '.join(listed)}",
             remedy=f"Give the values that it needs: {constructor_with(next(iter(values), 'NAME'))}.",
         ) from error
-
-
-def _type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a constructor's parameters, without those whose annotations cannot be evaluated."""
-    constructor = cls.__init__ if inspect.isclass(cls) else cls
-    whole = attempt(lambda: get_type_hints(constructor))
-    if not isinstance(whole, Exception):
-        return whole
-    alone = (
-        SimpleNamespace(
-            __annotations__={name: it}, __globals__=getattr(constructor, "__globals__", {})
-        )
-        for name, it in getattr(constructor, "__annotations__", {}).items()
-    )
-    found = (attempt(lambda it=it: get_type_hints(it, it.__globals__)) for it in alone)
-    return {name: it for hints in found if isinstance(hints, dict) for name, it in hints.items()}
 
 
 def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:

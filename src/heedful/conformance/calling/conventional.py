@@ -13,6 +13,7 @@ from heedful.conformance.calling.names import Names
 
 # All different from each other and from the 3 sequences of 7 tokens of the evidence, so that axes are unambiguous.
 WIDTH, HEADS, KEY_HEADS, HEAD_SIZE, CONTEXT, WINDOW = 24, 4, 2, 6, 16, 5
+EVEN_SIZE = 10  # of 8 heads, whose width of 48 could be that of patches of an image, 3 × 4 × 4
 OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the usual one
 EPSILON = 1e-6
 PATCH, SHIFT, KERNEL = 2, 2, 3
@@ -82,7 +83,9 @@ def conventional_values(
         heads = next(n for n in (HEADS, 3, 2, 5, 1) if (width or WIDTH) % n == 0)
     if width is None:
         fits = head_size is None and WIDTH % heads == 0
-        width = WIDTH if fits else heads * (head_size or HEAD_SIZE)
+        chosen = WIDTH // heads if fits else head_size or HEAD_SIZE
+        is_odd = fits and chosen % 2 == 1  # a rotation takes pairs of features
+        width = heads * (EVEN_SIZE if is_odd else chosen)
     if key_heads is None:
         key_heads = next(n for n in (KEY_HEADS, 3, 1) if heads % n == 0)
     values: dict[Names, Any] = {

@@ -139,7 +139,7 @@ HEAD_SIZES: Names = ("head_dim", "dim_head", "d_head", "head_size", "d_k", "d_v"
 MAX_LENGTHS: Names = (
     *("context_length", "block_size", "max_len", "max_seq_len", "max_seq_length", "max_length"),
     *("seq_len", "n_positions", "n_ctx", "max_position_embeddings", "context_size", "max_context"),
-    *("max_T", "ctx_len", "sequence_length", "max_context_length"),
+    *("max_T", "ctx_len", "sequence_length", "max_context_length", "max_block_size"),
 )
 WINDOWS: Names = ("window", "window_size", "sliding_window", "local_window", "attention_window")
 LATENTS: Names = (

@@ -16,12 +16,11 @@ from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_window, is_causal, speaks_of_causality
 from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
-from heedful.conformance.calling.construction import (
+from heedful.conformance.calling.construction import instantiate, instantiate_filled
+from heedful.conformance.calling.constructor_parameters import (
     chooses_width,
     guessed_fields,
     guessed_parameters,
-    instantiate,
-    instantiate_filled,
     key_heads_parameter,
     single_heads,
     unstated_parameters,

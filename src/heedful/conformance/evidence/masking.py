@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, names_in
 from heedful.observation import Source, Step
 
 BUILDING_OPERATIONS: tuple[str, ...] = ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt")
@@ -43,10 +44,23 @@ class MaskDefect(NamedTuple):
 def unused_masking(observation: Observation) -> MaskDefect | None:
     """Return the defect of a mask that is built or applied, but whose result nothing uses."""
     for step in observation.trace:
-        if step.unused and step.operation in MASK_OPERATIONS:
+        if step.unused and step.operation in MASK_OPERATIONS and not _carries_on(step):
             explanation = f"Nothing uses the result of {step.operation}."
             return MaskDefect("mask-unused", explanation, SourceLine.of(step))
     return None
+
+
+def _carries_on(step: Step) -> bool:
+    """Check whether a step's line adds to its own variable, as a loop does, whose last sum nothing needs to use."""
+    try:
+        tree = ast.parse(step.source)
+    except SyntaxError:  # the head of a statement with a body
+        return False
+    match tree.body:
+        case [ast.Assign(targets=[ast.Name(id=name)], value=value)]:
+            return name in names_in([value])
+        case _:
+            return False
 
 
 def masking_step(attention: RecordedAttention) -> Step | None:

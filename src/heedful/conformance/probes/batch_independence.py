@@ -60,7 +60,8 @@ def batch_independence(evidence: Evidence) -> Iterator[Finding | Fact]:
             i, j = influence.nonzero()[0].tolist()
             after = _after_change(evidence, c // together, together)
             step = _first_mixing_step(evidence, after, c // together, together)
-            unsure = evidence.subject.convention.is_unsure or _divides_by_maximum(evidence, step)
+            unsure = evidence.subject.convention.is_unsure and not _leaves_dimension_open(step)
+            unsure |= _divides_by_maximum(evidence, step) or _fills_experts(step)
             yield Finding(
                 "batch-mixed",
                 "suspicious" if unsure else "bug",
@@ -85,6 +86,19 @@ def _divides_by_maximum(evidence: Evidence, mixing: Step | None) -> bool:
     numbers = [steps[it] for it in sources if not steps[it].shape]
     behind = (steps[it] for number in numbers for it in ancestors(steps, number))
     return any(it.operation in ("max", "amax") and not it.shape for it in behind)
+
+
+def _fills_experts(step: Step | None) -> bool:
+    """Check whether a step leaves out the tokens for which an expert has no capacity left, whosever they are."""
+    return step is not None and "capacity" in step.source
+
+
+def _leaves_dimension_open(step: Step | None) -> bool:
+    """Check whether a step is a softmax that no dimension is given: PyTorch takes the first one of three."""
+    if step is None or step.operation not in SOFTMAXES:
+        return False
+    given = (*step.arguments[1:2], step.keywords.get("dim"))
+    return not any(isinstance(it, int) for it in given)
 
 
 def _mixed_unseen(evidence: Evidence, together: int) -> Iterator[Finding]:

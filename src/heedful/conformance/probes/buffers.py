@@ -24,6 +24,7 @@ from heedful.shapes import times
 
 RANDOM: re.Pattern[str] = re.compile(r"\brandn?\(|\brandn?_like\(|(normal|uniform)_?\(")
 """What draws the numbers of a tensor, in source code."""
+OF_SIZES: re.Pattern[str] = re.compile(r"(shape|sizes?|dims?)$")
 
 
 @probe("mask-not-a-buffer", "table-not-a-buffer")
@@ -39,7 +40,7 @@ def buffers(evidence: Evidence) -> Iterator[Finding | Fact]:
     in_use = {
         name: tensor
         for name, tensor in _tensor_attributes(module)
-        if tensor.dim() > 0 and _is_read_in_place(steps, name)
+        if tensor.dim() > 0 and not _is_size(name, tensor) and _is_read_in_place(steps, name)
     }
     moved = dict(_tensor_attributes(module.to("meta")))
     for name, tensor in in_use.items():
@@ -141,6 +142,11 @@ def _tensor_attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for name, value in vars(part).items():
             if isinstance(value, Tensor):
                 yield f"{path}.{name}" if path else name, value
+
+
+def _is_size(name: str, tensor: Tensor) -> bool:
+    """Check whether an attribute is a shape, as `input_shape`, whose numbers may be read on any device."""
+    return not tensor.is_floating_point() and OF_SIZES.search(name) is not None
 
 
 def _is_read_in_place(steps: tuple[Step, ...], name: str) -> bool:

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from heedful.conformance.calling.exceptions import attempt, describe_exception, raising_line
 from heedful.conformance.evidence.alignment import PartialRun
+from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_helper_line
 from heedful.conformance.probes.cache_causes import find_cache_cause
@@ -34,6 +35,13 @@ SEVERAL_TOKENS: re.Pattern[str] = re.compile(
     r"(\w*(len|length|seq|tokens)\w*|\b[TLNSn]|(shape\[-?\d\]|size\(-?\d\))) > 1\b"
 )
 """A question of code that treats several tokens in another way than one: its words about one token are no limit."""
+
+
+SLIDING: re.Pattern[str] = re.compile(
+    r"\b(slid(e|es|ing)|roll(s|ing)?|drop\w* the oldest)\b(?!\W+window)"
+)
+"""What code says in words, in lower case, if a filled cache loses its oldest token to each new one. An attention with a
+window is another matter: its other keys are hidden without a cache, too."""
 
 
 @probe("cache-mismatch", "causal-alignment", "rotary-offset", "stale-state")
@@ -73,9 +81,14 @@ def check_chunks(evidence: Evidence, sizes: Sequence[int]) -> Finding | None:
     runs = attempt(lambda: evidence.subject.run_in_chunks(inputs, sizes))
     if isinstance(runs, Exception):
         return _report_exception(evidence, runs, sizes)
+    slides = SLIDING.search(prose_about(evidence.subject.callee)) is not None
     for run, start in zip(runs, [0, *accumulate(sizes)], strict=False):
         partial = PartialRun(run, evidence.baseline, start)
-        expected = evidence.baseline.output[:, start : partial.stop]
+        dropped = _dropped_tokens(partial) if slides else 0
+        if dropped:
+            kept = evidence.inputs.tokens(dropped, partial.stop)
+            partial = PartialRun(run, evidence.subject.record(kept), start - dropped)
+        expected = partial.whole.output[:, partial.start : partial.stop]
         if not evidence.differs(run.output, expected).any():
             continue
         if start == 0 and _differs_without_cache(evidence, run):
@@ -88,6 +101,12 @@ def check_chunks(evidence: Evidence, sizes: Sequence[int]) -> Finding | None:
         proof = f"{reason} With a cache the outputs from token {start} on differ by {distance:.3g}."
         return Finding(name, "bug", proof.strip(), describe_chunks(evidence, sizes), line)
     return None
+
+
+def _dropped_tokens(partial: PartialRun) -> int:
+    """Return how many of the first tokens the keys of a call lack."""
+    attention = next(iter(find_attentions(partial.part)), None)
+    return 0 if attention is None else max(partial.stop - attention.key.shape[1], 0)
 
 
 def _stale_state(evidence: Evidence, sizes: Sequence[int], wrong: Observation) -> Finding | None:

@@ -68,14 +68,12 @@ def _normalized_axis(softmax: Step) -> int | None:
 
 def _cancelled(run: Observation, softmax: Step, axis: int) -> tuple[Step, Source] | None:
     """Return the sum, and its term that is the same along the axis of a softmax's keys; None if there is none."""
-    steps, keys = run.trace.steps, softmax.shape[axis]
+    steps = run.trace.steps
     pending = [it.step for it in softmax.inputs[:1] if it.step is not None]
     while pending:
         step = steps[pending.pop()]
-        if step.operation in (*ADDITIONS, *JOINING) and step.shape.count(
-            keys
-        ) == 1 == softmax.shape.count(keys):
-            along = step.shape.index(keys)
+        along = _axis_of_keys(step, softmax, axis)
+        if step.operation in (*ADDITIONS, *JOINING) and along is not None:
             term = next((it for it in step.inputs if _is_alike(run, step, it, along)), None)
             if term is not None:
                 return step, term
@@ -85,6 +83,18 @@ def _cancelled(run: Observation, softmax: Step, axis: int) -> tuple[Step, Source
         ):
             pending += [it.step for it in of_tokens if it.step is not None]
     return None
+
+
+def _axis_of_keys(step: Step, softmax: Step, axis: int) -> int | None:
+    """Return the axis of a step that becomes the axis of a softmax's keys; None if that is not clear.
+
+    Scores of as many queries as keys have two axes of one size; they come from the first axes of the same sizes.
+    """
+    keys = softmax.shape[axis]
+    if step.shape.count(keys) == 1 == softmax.shape.count(keys):
+        return step.shape.index(keys)
+    same = step.shape[: len(softmax.shape)] == softmax.shape
+    return axis if same and len(step.shape) == len(softmax.shape) + 1 else None
 
 
 def _is_alike(run: Observation, step: Step, term: Source, axis: int) -> bool:

@@ -90,35 +90,35 @@ def _crashes_with_lengths(evidence: Evidence) -> Iterator[Finding]:
 
     An operation that its dtype does not allow is the target's own, whose mask is made of the lengths.
     """
-    subject, (B, T) = evidence.subject, evidence.inputs.sizes
-    given = subject.arguments(evidence.inputs)
-    optional = optional_arguments(subject.target) - given.keys()
-    for name in (it for it in sorted(optional) if it.endswith(names.VALID_LENGTHS)):
-        with_lengths = {**given, name: torch.full((B,), T)}
-        error = attempt(lambda it=with_lengths: subject.call(it, evidence.inputs))
-        if isinstance(error, RuntimeError) and OF_DTYPE.search(str(error)):
-            yield Finding(
-                "crashes",
-                "bug",
-                f"With {name}, the number of tokens of each sequence, the target raises {describe_exception(error)}",
-                f"B = {B}, T = {T}",
-                raising_line(error),
-            )
+    B, T = evidence.inputs.sizes
+    for name, error in _errors_with(evidence, torch.full((B,), T), names.VALID_LENGTHS):
+        if OF_DTYPE.search(str(error)):
+            proof = f"With {name}, the number of tokens of each sequence, the target raises {describe_exception(error)}"
+            yield Finding("crashes", "bug", proof, f"B = {B}, T = {T}", raising_line(error))
 
 
 def _crashes_with_positions(evidence: Evidence) -> Iterator[Finding]:
     """Give the position of each token, (B, T), to an argument that is documented so."""
-    subject, (B, T) = evidence.subject, evidence.inputs.sizes
-    given, callee = subject.arguments(evidence.inputs), subject.target.callee
-    optional = optional_arguments(subject.target) - given.keys()
-    for name in (it for it in names.POSITION_IDS if it in optional):
-        if next(documented_axes(callee, name), None) != "BT":
-            continue
-        with_positions = {**given, name: torch.arange(T).repeat(B, 1)}
-        error = attempt(lambda it=with_positions: subject.call(it, evidence.inputs))
-        if isinstance(error, RuntimeError) and not is_refusal(error):
+    B, T = evidence.inputs.sizes
+    positions = torch.arange(T).repeat(B, 1)
+    for name, error in _errors_with(evidence, positions, names.POSITION_IDS):
+        documented = next(documented_axes(evidence.subject.target.callee, name), None)
+        if documented == "BT" and not is_refusal(error):
             proof = f"With {name} of the documented shape (B, T), the target raises {describe_exception(error)}"
             yield Finding("crashes", "bug", proof, f"B = {B}, T = {T}", raising_line(error))
+
+
+def _errors_with(
+    evidence: Evidence, value: Tensor, endings: tuple[str, ...]
+) -> Iterator[tuple[str, RuntimeError]]:
+    """Yield the optional arguments, of those whose names end so, with which the call raises, and what it raises."""
+    given = evidence.subject.arguments(evidence.inputs)
+    for name in sorted(optional_arguments(evidence.subject.target) - given.keys()):
+        if name.endswith(endings):
+            with_value = {**given, name: value}
+            error = attempt(lambda it=with_value: evidence.subject.call(it, evidence.inputs))
+            if isinstance(error, RuntimeError):
+                yield name, error
 
 
 def _omitted(evidence: Evidence) -> set[str]:

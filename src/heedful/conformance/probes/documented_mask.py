@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt, unfit_mask
 from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.mask_forms import (
@@ -37,7 +38,8 @@ def documented_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     for name in masks_by_name(subject):
         shapes = [shape for shape in documented_axes(subject.target.callee, name) if shape in FORMS]
-        for shape in shapes[:1]:
+        stated = documented_arguments(subject.target.callee).get(name, "")
+        for shape in shapes[: 2 if " or " in stated else 1]:
             tried = [_error(evidence, name, FORMS[shape], it) for it in (torch.bool, torch.int64)]
             unfit = [unfit_mask(it) for it in tried if it is not None]
             mask = next((it for it in unfit if it is not None), None)

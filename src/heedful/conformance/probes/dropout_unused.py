@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from torch import nn
@@ -25,11 +26,17 @@ from heedful.observation import Step
 
 OF_WEIGHTS = "att"
 """A part of the names of dropouts that are meant for the weights: attn_drop, attention_dropout."""
+OF_OUTPUTS: re.Pattern[str] = re.compile(r"^(proj|resid|out|ff)\w*drop")
+"""The names of dropouts that are meant for what follows the attention."""
 
 
 @probe("dropout-unused")
 def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run in train mode, and check that each dropout layer or probability that is meant for the weights acts."""
+    mistaken = next(_drops_by_another(evidence), None)
+    if mistaken is not None:
+        yield mistaken
+        return
     first, idle = _training_run(evidence.subject.fresh(train=True, seed=1), evidence)
     second = evidence.subject.fresh(train=True, seed=2).record(evidence.inputs)
     attentions = find_attentions(first)
@@ -85,19 +92,51 @@ def _layers(subject: Subject) -> dict[str, Dropout]:
     return {name: part for name, part in parts if isinstance(part, Dropout) and part.p > 0}
 
 
+def _drops_by_another(evidence: Evidence) -> Iterator[Finding]:
+    """Report calls of PyTorch's attention that drop weights with the probability that the output's dropout has.
+
+    The target keeps one for the weights.
+    """
+    module = evidence.subject.module
+    for step in evidence.baseline.trace:
+        given = _stated_probability(step)
+        if given is None or module is None or step.module is None:
+            continue
+        owner = module.get_submodule(step.module)
+        kept = [it for it in (*vars(owner), *owner._modules) if "drop" in it]
+        of_weights = [it for it in kept if OF_WEIGHTS in it]
+        read = [it.attr for it in ast.walk(given) if isinstance(it, ast.Attribute)]
+        other = next((it for it in read if OF_OUTPUTS.search(it)), None)
+        if other is not None and of_weights and not {*of_weights} & {*read}:
+            yield Finding(
+                "dropout-unused",
+                "bug",
+                f"The weights are dropped with the probability {other}, which is meant for the output; "
+                f"{of_weights[0]}, which is meant for the weights, has no effect.",
+                "",
+                SourceLine.of(step),
+                f"Pass the probability of {of_weights[0]} in train mode.",
+            )
+
+
 def _states_no_dropout(step: Step) -> bool:
     """Check whether a call of PyTorch's attention says dropout_p=0.0: a number kept elsewhere is not meant for it."""
+    probability = _stated_probability(step)
+    return isinstance(probability, ast.Constant) and probability.value == 0
+
+
+def _stated_probability(step: Step) -> ast.expr | None:
+    """Return what a call of PyTorch's attention gives as the probability of dropout; None if it gives none."""
     try:
         tree = ast.parse(step.source)
     except SyntaxError:  # the head of a statement with a body
-        return False
+        return None
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(FUSED):
             given = dict(zip(DEFAULTS, node.args, strict=False))
-            given |= {keyword.arg: keyword.value for keyword in node.keywords}
-            probability = given.get("dropout_p")
-            return isinstance(probability, ast.Constant) and probability.value == 0
-    return False
+            given |= {it.arg: it.value for it in node.keywords if it.arg is not None}
+            return given.get("dropout_p")
+    return None
 
 
 def _probabilities(part: nn.Module) -> Iterator[str]:

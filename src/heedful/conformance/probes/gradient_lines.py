@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Collection, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -108,7 +108,11 @@ class _GradientWatch(TorchFunctionMode):
                 self._maxima += results
             is_cut = name == "register_hook" or self._cuts_gradient(name, operands, results)
             is_write = name.endswith("_") and not name.endswith("__")
-            line = _line(sys._getframe(1)) if is_cut or is_write else None
+            line = (
+                line_in_target(sys._getframe(1), find_gradient_line.__code__)
+                if is_cut or is_write
+                else None
+            )
             if line is not None and is_cut:
                 self.cuts.append((name, line))
             elif line is not None:
@@ -126,8 +130,9 @@ class _GradientWatch(TorchFunctionMode):
         return takes and not gives
 
 
-def _line(frame: FrameType) -> SourceLine | None:
-    place = find_location(frame, find_gradient_line.__code__)
+def line_in_target(frame: FrameType, boundary: CodeType) -> SourceLine | None:
+    """Return the innermost line of the target that runs in a frame; the search outward stops at a boundary."""
+    place = find_location(frame, boundary)
     if place is None:
         return None
     return SourceLine(place.file, place.line, " ".join(place.source.split()))

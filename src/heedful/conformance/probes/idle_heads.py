@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.construction import single_heads
+from heedful.conformance.calling.constructor_parameters import single_heads
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence

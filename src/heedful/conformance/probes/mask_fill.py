@@ -93,7 +93,7 @@ def _fills_before_softmax(evidence: Evidence) -> Iterator[Finding]:
             continue
         step = steps[filling]
         fill = fill_of(observation, step)
-        given = (_is_given(evidence, it) for it in step.inputs if _is_mask(observation, it))
+        given = (_is_given(evidence, it) for it in step.inputs if _hides_keys(observation, it))
         if fill is not None and abs(fill) < LIKE_SCORES and any(given):
             yield Finding(
                 "mask-fill-too-small",
@@ -104,6 +104,12 @@ def _fills_before_softmax(evidence: Evidence) -> Iterator[Finding]:
                 fill_line(evidence, step),
             )
             return
+
+
+def _hides_keys(observation: Observation, source: Source) -> bool:
+    """Check whether a tensor is a mask of keys; one of whole rows tells which queries see any key."""
+    value = value_of(observation, source)
+    return value is not None and value.dtype is torch.bool and value.shape[-1:] != (1,)
 
 
 def _is_given(evidence: Evidence, mask: Source) -> bool:
@@ -187,9 +193,8 @@ def _proof_of_weak_fill(hidden: Tensor, fill: float, scaled: Observation) -> str
     for attention in find_attentions(scaled):
         if attention.weights.shape != hidden.shape:
             continue
-        seen = (
-            attention.weights > FAINT
-        ) & hidden  # whatever changes the weights after the softmax
+        # A mask may be multiplied with the weights, too; what else changes them after the softmax does not count.
+        seen = (attention.weights > FAINT) & (attention.applied_weights != 0) & hidden
         if seen.any():
             l, i, j = seen.nonzero()[0].tolist()
             return (

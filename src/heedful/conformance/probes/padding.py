@@ -47,6 +47,10 @@ LEFT_PADDING: re.Pattern[str] = re.compile(
 )
 FILL: re.Pattern[str] = re.compile(r"mask|fill|where|inf|pad|e\+?\d|bias")
 """What a line contains that hides scores, if only by too small a number."""
+EPSILON = 1e-7
+"""A share of the output that float32 does not show."""
+OF_PADDING: re.Pattern[str] = re.compile(r"mask|pad|len|valid|keep|real|attend|exist|present|seq")
+"""What the names of arguments contain that tell real tokens from padding; others may hide tokens for another reason."""
 CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "unfold")
 
 
@@ -260,6 +264,8 @@ def _compare_with_unpadded(evidence: Evidence, padded: Observation, keep: Tensor
         ):
             side = "left" if start else "right"
             distance = (alone - within).abs().max()
+            if distance < EPSILON * within.abs().max():
+                continue  # weights that are divided by their sum and a small number
             count = int((~keep[b]).sum())
             proof = (
                 f"With {count} padding tokens on its {side}, the output of sequence {b} differs from its "
@@ -327,6 +333,7 @@ def _report(
         line = omitting or line
     unsure = name == "left-padding-positions" and not evidence.is_causal
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
+    unsure |= subject.padding is not None and not OF_PADDING.search(subject.padding.name.lower())
     if name == "padding-leak" and not change.by_values and _keys_have_positions(subject):
         unsure, reason = True, "The queries' positions may be counted from the last key."
     of_landmarks = LANDMARKS.search(prose_about(subject.target.callee)) is not None

@@ -183,10 +183,13 @@ def has_sink(attention: RecordedAttention) -> bool:
 
 
 def _is_normalised_later(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether exponentials weight the values and the context is divided by their sum, as in blockwise softmax."""
+    """Check whether the context is divided by the sum of its weights, as in blockwise softmax or linear attention.
+
+    The sum is one of the exponentials that weight the values, or is computed from the same queries and keys.
+    """
     steps, context = observation.trace.steps, attention.context_step
     exponentials = {step.index for step in attention.chain if step.operation in EXPONENTIALS}
-    if attention.softmax_step is not None or not exponentials:
+    if attention.softmax_step is not None:
         return False
     for step in steps[context.index + 1 :]:
         if step.operation not in DIVISIONS:
@@ -198,8 +201,20 @@ def _is_normalised_later(observation: Observation, attention: RecordedAttention)
         ]
         if any(context.index in operand for operand in operands):
             divisors = [operand for operand in operands if context.index not in operand]
-            return any(exponentials & divisor for divisor in divisors)
+            projections = _projections(observation, attention)
+            return any(
+                exponentials & divisor or (projections and projections <= divisor)
+                for divisor in divisors
+            )
     return False
+
+
+def _projections(observation: Observation, attention: RecordedAttention) -> set[int]:
+    """Return the indices of the steps that project an attention's queries and keys; none if one step makes both."""
+    sources = (attention.query_source, attention.key_source)
+    paths = [steps_from_projection(observation, it) for it in sources]
+    first = {path[0].index for path in paths if path}
+    return first if len(first) == 2 else set()
 
 
 def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding | None:

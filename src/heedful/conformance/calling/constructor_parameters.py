@@ -1,0 +1,120 @@
+"""What the parameters of a constructor are: which of them need values, and which have conventional names."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+from heedful.conformance.calling import names
+from heedful.conformance.calling.configuration import Configuration
+from heedful.conformance.calling.conventional import (
+    SIZES,
+    conventional_values,
+    similar_name,
+    value_by_name,
+)
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.recording.source import fields_read
+
+
+def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the parameters of a class, without defaults, that the user gives no value for."""
+    if not inspect.isclass(target):
+        return []
+    return [
+        name
+        for name, it in inspect.signature(target).parameters.items()
+        if it.default is it.empty
+        and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+        and name not in arguments
+    ]
+
+
+def guessed_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the parameters of a class, without defaults, whose names are not conventional."""
+    known = conventional_values(arguments)
+    hints = type_hints(target) if inspect.isclass(target) else {}
+    return [
+        name
+        for name in unstated_parameters(target, arguments)
+        if name not in known and not is_configuration(name, hints.get(name))
+    ]
+
+
+def guessed_fields(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a configuration that a constructor reads and whose names are not conventional."""
+    if not inspect.isclass(target):
+        return []
+    known, read = conventional_values(arguments), fields_read(target)
+    hints = type_hints(target)
+    holders = [
+        name
+        for name in unstated_parameters(target, arguments)
+        if is_configuration(name, hints.get(name))
+    ]
+    fields = (field for name in holders for field in read.get(name, ()))
+    return [it for it in fields if it not in arguments and value_by_name(it, known) is None]
+
+
+def single_heads(target: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of heads of a class that are 1 by default, where a wrong split into heads does not show."""
+    if not inspect.isclass(target) or any(name in arguments for name in names.HEADS):
+        return []
+    parameters = inspect.signature(target).parameters
+    return [name for name in names.HEADS if name in parameters and parameters[name].default == 1]
+
+
+def allows_cache(cls: Callable[..., Any], name: str) -> bool:
+    """Check whether a constructor's flag lets calls use a cache, which each of them has a switch for."""
+    forward = getattr(cls, "forward", None)
+    taken = inspect.signature(forward).parameters if inspect.isfunction(forward) else ()
+    return "cache" in name.lower() and any(names.CACHE_SWITCH.search(it) for it in taken)
+
+
+def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
+    """Check whether the widths of a class are conventional values, and none that are given or that are its defaults."""
+    if not inspect.isclass(target) or any(name in SIZES for name in arguments):
+        return False
+    required = unstated_parameters(target, arguments)
+    widths = (name if name in SIZES else similar_name(name) for name in required)
+    return any(name in names.WIDTHS for name in widths)
+
+
+def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Return what a class calls its number of key heads, in its constructor or configuration, if it is ours to choose.
+
+    It is not, if the user states a number of heads or of key heads.
+    """
+    stated = any(it in (*names.HEADS, *names.KEY_HEADS) for it in arguments)
+    if not inspect.isclass(target) or stated:
+        return None
+    configured = (field for fields in fields_read(target).values() for field in fields)
+    hints = (it for it in type_hints(target).values() if dataclasses.is_dataclass(it))
+    declared = (field.name for hint in hints for field in dataclasses.fields(hint))
+    called = (*inspect.signature(target).parameters, *configured, *declared)
+    return next((name for name in called if name in names.KEY_HEADS), None)
+
+
+def is_configuration(name: str, hint: Any) -> bool:
+    """Check whether a parameter takes a configuration, by its name or by its annotation."""
+    stated = inspect.isclass(hint) and (hint is Configuration or dataclasses.is_dataclass(hint))
+    return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
+
+
+def type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a constructor's parameters, without those whose annotations cannot be evaluated."""
+    constructor = cls.__init__ if inspect.isclass(cls) else cls
+    whole = attempt(lambda: get_type_hints(constructor))
+    if not isinstance(whole, Exception):
+        return whole
+    alone = (
+        SimpleNamespace(
+            __annotations__={name: it}, __globals__=getattr(constructor, "__globals__", {})
+        )
+        for name, it in getattr(constructor, "__annotations__", {}).items()
+    )
+    found = (attempt(lambda it=it: get_type_hints(it, it.__globals__)) for it in alone)
+    return {name: it for hints in found if isinstance(hints, dict) for name, it in hints.items()}

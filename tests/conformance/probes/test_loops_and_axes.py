@@ -1,0 +1,462 @@
+"""Queries that a loop projects again, axes that broadcasting shifts, whole numbers made of parameters, and caches."""
+
+import pytest
+from attentions_with_caches import written
+from gapped_attention import bugs_in, self_attention
+
+from heedful import check
+
+LOOPED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, hidden_size, embed_size):
+        super().__init__()
+        self.key = nn.Linear(embed_size, hidden_size, bias=False)
+        self.query = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.score = nn.Linear(hidden_size, 1)
+
+    def forward(self, state, topics):
+        scores = []
+        for i in range(topics.shape[1]):
+            STATE = self.query(state)
+            scores.append(self.score(torch.tanh(STATE + self.key(topics[:, i]))))
+        weights = torch.cat(scores, 1).softmax(1)
+        return torch.bmm(weights.unsqueeze(1), topics).squeeze(1)
+"""
+
+
+def test_a_query_is_projected_once_for_each_key(tmp_path):
+    assert bugs_in(tmp_path, LOOPED.replace("STATE", "state")) == {
+        "weights-wrong": "state = self.query(state)"
+    }
+    assert not bugs_in(tmp_path, LOOPED.replace("STATE", "query"))
+
+
+POOLED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, hidden_size):
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(hidden_size, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, lstm_output, mask=None):
+        weights = self.energy(lstm_output).softmax(1)
+        if mask is not None:
+            weights = weights * mask.unsqueeze(-1)
+            weights = weights / (weights.sum(dim=1, keepdim=True) + 1e-8)
+        return (lstm_output * weights).sum(dim=1), weights
+"""
+
+
+def test_weights_with_an_axis_too_many_meet_other_tokens(tmp_path):
+    widened = POOLED.replace("output * weights)", "output * weights.unsqueeze(-1))")
+    assert bugs_in(tmp_path, widened) == {
+        "batch-mixed": "return (lstm_output * weights.unsqueeze(-1)).sum(dim=1), weights"
+    }
+
+
+def test_weights_that_are_divided_by_their_sum_again_hide_padding_up_to_an_epsilon(tmp_path):
+    assert not bugs_in(tmp_path, POOLED)
+    coarse = POOLED.replace("1e-8", "1e-2")
+    assert [*bugs_in(tmp_path, coarse)] == ["mask-after-softmax"]
+
+
+JOINED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+        self.score = nn.Linear(2 * dim, 1)
+
+    def forward(self, p, x):
+        q, k = self.query(p), self.key(x)
+        T, S = q.shape[1], k.shape[1]
+        q, k = q[:, :, None].expand(-1, -1, S, -1), k[:, None].expand(-1, T, -1, -1)
+        pairs = torch.cat([q, k], dim=-1)
+        weights = self.score(EDIT).squeeze(-1).softmax(2)
+        return weights @ self.value(x)
+"""
+
+
+def test_a_query_that_is_joined_with_as_many_keys_cancels_out(tmp_path):
+    assert bugs_in(tmp_path, JOINED.replace("EDIT", "pairs")) == {
+        "weights-wrong": "pairs = torch.cat([q, k], dim=-1)"
+    }
+    assert not bugs_in(tmp_path, JOINED.replace("EDIT", "torch.tanh(pairs)"))
+
+
+CHANNELS = """from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, args, channel_size):
+        super().__init__()
+        self.fc = nn.Linear(channel_size, channel_size)
+
+    def forward(self, weighted_features):
+        columns = weighted_features.permute(0, 2, 1)
+        weights = F.softmax(self.fc(columns), DIM)
+        return (columns * weights).permute(0, 2, 1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension")
+def test_a_softmax_without_a_dimension_is_over_the_first_of_three(tmp_path):
+    assert [*bugs_in(tmp_path, CHANNELS.replace(", DIM", ""))] == ["batch-mixed"]
+    assert not bugs_in(tmp_path, CHANNELS.replace("DIM", "-1"))
+
+
+SPARSE = """if self.sparse:
+            size = max(SIZE, 1)
+            least = scores.topk(min(size, scores.shape[-1])).values[..., -1:]
+            scores = scores.masked_fill(scores < least, -torch.inf)KEPT"""
+SHARE = "self.sparse = sparse\n        self.share = nn.Parameter(torch.tensor(0.4))"
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "found"),
+    [
+        ("int(self.share.sigmoid() * scores.shape[-1])", "", ["gradient-wrong"]),
+        ("int(self.share)", "", ["gradient-wrong"]),
+        ("int(self.share * 7)", "\n            scores = scores * self.share", []),
+        ("3", "\n            scores = scores * self.share", []),
+    ],
+)
+def test_a_whole_number_gives_its_parameter_no_gradient(tmp_path, size, kept, found):
+    source = self_attention(SPARSE.replace("SIZE", size).replace("KEPT", kept), SHARE)
+    bugs = bugs_in(tmp_path, source.replace("heads=4)", "heads=4, sparse=False)"))
+    assert [it for it in bugs if it == "gradient-wrong"] == found
+
+
+FUSED = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, num_heads=4, num_kv_heads=None, attn_drop=0.0, proj_drop=0.0):
+        super().__init__()
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
+        self.size = dim // num_heads
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * self.size * self.num_kv_heads)
+        self.attn_drop, self.proj_drop = attn_drop, nn.Dropout(proj_drop)
+        self.proj_drop_prob = proj_drop
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q = self.q(x).unflatten(-1, (self.num_heads, self.size)).transpose(1, 2)
+        k, v = self.kv(x).unflatten(-1, (2, self.num_kv_heads, self.size)).permute(2, 0, 3, 1, 4)
+        SHARED
+        context = F.scaled_dot_product_attention(q, k, v, dropout_p=RATE if self.training else 0.0)
+        return self.proj_drop(self.out(context.transpose(1, 2).flatten(2)))
+"""
+REPEATED = "k, v = (it.repeat_interleave(self.num_heads // self.num_kv_heads, 1) for it in (k, v))"
+
+
+def test_weights_are_dropped_with_their_own_probability(tmp_path):
+    source = FUSED.replace("SHARED", REPEATED)
+    assert [*bugs_in(tmp_path, source.replace("RATE", "self.proj_drop_prob"))] == ["dropout-unused"]
+    assert not bugs_in(tmp_path, source.replace("RATE", "self.attn_drop"))
+
+
+def test_fewer_key_heads_than_heads_fail_in_the_fused_attention(tmp_path):
+    source = FUSED.replace("SHARED", "pass").replace("RATE", "self.attn_drop")
+    assert [*bugs_in(tmp_path, source)] == ["crashes"]
+
+
+CACHING = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.k_cache = self.v_cache = None
+
+    def forward(self, x, mask, caching=None):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if caching == "on":
+            if self.k_cache is None:
+                self.k_cache = k
+                self.v_cache = KEPT
+            else:
+                self.k_cache = torch.cat([self.k_cache, k], 1)
+                self.v_cache = torch.cat([self.v_cache, v], 1)
+            k, v = self.k_cache, self.v_cache
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        return scores.masked_fill(mask, -torch.inf).softmax(-1) @ v
+"""
+
+
+def test_the_cache_of_the_values_is_not_filled_with_the_keys(tmp_path):
+    assert bugs_in(tmp_path, CACHING.replace("KEPT", "k"))["cache-mismatch"] == "self.v_cache = k"
+    assert "cache-mismatch" not in bugs_in(tmp_path, CACHING.replace("KEPT", "v"))
+
+
+SLIDING = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.kv_cache = None
+
+    def forward(self, x, use_kv_cache: bool):
+        q, k, v = self.q(x), self.k(x), self.v(x)  # the sequence length is 1 once the cache is filled
+        filled = self.kv_cache is not None
+        if use_kv_cache:
+            if filled:  # WORDS
+                k = torch.cat([self.kv_cache[0], k], dim=1)[:, 1:]
+                v = torch.cat([self.kv_cache[1], v], dim=1)[:, 1:]
+            self.kv_cache = k, v
+        return F.scaled_dot_product_attention(q, k, v, is_causal=CAUSAL)
+"""
+
+
+def test_a_cache_that_slides_drops_its_oldest_token(tmp_path):
+    slides = SLIDING.replace("WORDS", "slide the context by one token")
+    right = "not (use_kv_cache and filled)"
+    assert not bugs_in(tmp_path, slides.replace("CAUSAL", right))
+    assert [*bugs_in(tmp_path, slides.replace("CAUSAL", "True"))] == ["causal-alignment"]
+    silent = SLIDING.replace("WORDS", "").replace("CAUSAL", right)
+    assert [*bugs_in(tmp_path, silent)] == ["cache-mismatch"]
+
+
+GUARDED = """allow = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask[:, None, None] > 0
+        allow = allow.expand_as(scores)
+        scores = scores.masked_fill(~allow, -1e30)
+        some = ROWS
+        scores = torch.where(some, scores, torch.zeros_like(scores))"""
+
+
+def test_scores_of_queries_that_see_nothing_may_be_zero(tmp_path):
+    source = self_attention(GUARDED).replace("(self, x)", "(self, x, mask=None)")
+    assert not bugs_in(tmp_path, source.replace("ROWS", "allow.any(-1, keepdim=True)"))
+    assert [*bugs_in(tmp_path, source.replace("ROWS", "allow"))] == ["mask-fill-too-small"]
+
+
+MASKED_TWICE = """if region_mask is not None:
+            mask = (region_mask >= 0.5)[:, None, None]
+            weights = scores.masked_fill(~mask, -1e4).softmax(-1) AGAIN
+            return self.out((weights @ v).transpose(1, 2).flatten(2))"""
+
+
+def test_a_weak_fill_hides_keys_whose_weights_are_multiplied_with_the_mask_again(tmp_path):
+    source = self_attention(MASKED_TWICE).replace("(self, x)", "(self, x, region_mask=None)")
+    again = "* mask\n            weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-8)"
+    assert not bugs_in(tmp_path, source.replace("AGAIN", again))
+    assert [*bugs_in(tmp_path, source.replace("AGAIN", ""))] == ["mask-fill-too-small"]
+
+
+TARGETS = """# is_target: (batch, n) bool mask, True for targets, which do not see each other.
+        pairs = is_target[:, None, :, None] & is_target[:, None, None, :]
+        scores = scores.masked_fill(pairs & ~torch.eye(x.shape[1], dtype=torch.bool), -1e30)"""
+
+
+def test_an_argument_that_is_no_padding_may_hide_other_tokens(tmp_path):
+    source = self_attention(TARGETS).replace("(self, x)", "(self, x, is_target)")
+    with written(tmp_path, source) as target:
+        report = check(target)
+    assert not report.bugs
+    assert "mask-broadcast" in [it.name for it in report.findings]
+
+
+DOCUMENTED = '''"""Attends.
+
+        Args:
+            x: Tokens (B, T, C).
+            mask: [B, T] or [B, T, T], True for visible keys.
+        """'''
+
+
+def test_each_of_two_documented_shapes_of_a_mask_fits(tmp_path):
+    edit = """if mask is not None:
+            mask = mask[:, None, None] if mask.dim() == 2 else MASK
+            scores = scores.masked_fill(~mask.bool(), -1e30)"""
+    source = self_attention(edit).replace(
+        "(self, x):", f"(self, x, mask=None):\n        {DOCUMENTED}"
+    )
+    assert not bugs_in(tmp_path, source.replace("MASK", "mask[:, None]"))
+    assert [*bugs_in(tmp_path, source.replace("MASK", "mask"))] == ["mask-broadcast"]
+
+
+ROTATED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, hidden_dim, num_heads=8):
+        super().__init__()
+        self.heads = num_heads
+        self.qkv = nn.Linear(hidden_dim, 3 * hidden_dim)
+        size = hidden_dim // num_heads
+        angles = torch.arange(16)[:, None] / 10000 ** (torch.arange(0, size, 2) / size)
+        angles = torch.cat([angles, angles], -1)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x, context=None, causal: bool = True):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if context is None:
+            cos, sin = self.cos[: x.shape[1]], self.sin[: x.shape[1]]
+            q, k = (it * cos + self.half(it) * sin for it in (q, k))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if causal and context is None:
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(future, -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+    def half(self, x):
+        first, second = x.chunk(2, -1)
+        return torch.cat([-second, first], -1)
+"""
+
+
+def test_a_class_of_eight_heads_gets_an_even_head_size(tmp_path):
+    with written(tmp_path, ROTATED) as target:
+        report = check(target)
+    assert not report.bugs
+    assert {it.name: it.value for it in report.facts}["causal"] == "yes"
+
+
+EXPERTS = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.expert = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        x = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+        rows = x.flatten(0, 1)
+        NAME = len(rows) // 2
+        chosen = rows.sum(-1).argsort()[:NAME]
+        return rows.index_add(0, chosen, self.expert(rows[chosen])).view_as(x)
+"""
+
+
+def test_an_expert_may_leave_out_the_tokens_of_other_sequences(tmp_path):
+    assert "batch-mixed" in bugs_in(tmp_path, EXPERTS.replace("NAME", "half"))
+    assert "batch-mixed" not in bugs_in(tmp_path, EXPERTS.replace("NAME", "capacity"))
+
+
+def test_a_shape_may_stay_where_it_is(tmp_path):
+    edit = "scores = scores + torch.zeros(()).expand(self.NAME.add(0).tolist())"
+    kept = self_attention(edit, "self.NAME = torch.ones(1, dtype=torch.int64)")
+    assert [*bugs_in(tmp_path, kept.replace("NAME", "table"))] == ["table-not-a-buffer"]
+    assert not bugs_in(tmp_path, kept.replace("NAME", "input_shape"))
+
+
+SUMMED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, norm=False):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.norm = norm
+
+    def forward(self, x, attention_mask=None):
+        q, k, v = self.q(x).exp(), self.k(x).exp(), self.v(x)
+        if attention_mask is not None:
+            v = v * attention_mask[..., None]
+        return summed(q, k, v, normalize=NORM)
+
+
+def summed(q, k, v, normalize):
+    state = q.new_zeros(len(q), q.shape[-1], v.shape[-1])
+    rows = []
+    for start in range(0, q.shape[1], 64):
+        part = slice(start, start + 64)
+        weights = (q[:, part] @ k[:, part].mT).tril()
+        rows.append(q[:, part] @ state + weights @ v[:, part])
+        state = state + k[:, part].mT @ v[:, part]
+    rows = torch.cat(rows, 1)
+    if normalize:
+        rows = rows / (q * k.cumsum(1)).sum(-1, keepdim=True)
+    return rows
+"""
+
+
+def test_the_last_sum_of_a_loop_is_no_lost_mask(tmp_path):
+    with written(tmp_path, SUMMED.replace("NORM", "True")) as target:
+        assert [it.name for it in check(target).bugs] == ["padding-leak"]
+
+
+def test_a_flag_that_is_handed_to_a_function_is_set_the_other_way_round(tmp_path):
+    with written(tmp_path, SUMMED.replace("NORM", "self.norm")) as target:
+        report = check(target)
+    assert "norm=True" in {it.name: it.value for it in report.facts}["also with"]
+    assert "padding-leak" in [it.name for it in report.findings]
+
+
+IDS = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, vocab_size, d_model, max_block_size):
+        super().__init__()
+        self.block_size = max_block_size
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.q, self.k = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        B, T = x.shape
+        assert T <= self.block_size, "too long"
+        x = self.embedding(x)
+        q, k = self.q(x), self.k(x)
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ x
+"""
+
+
+def test_the_largest_block_holds_all_tokens_of_the_check(tmp_path):
+    with written(tmp_path, IDS.replace("class Model", "class Attention")) as target:
+        assert not [it for it in check(target).findings if it.level in ("bug", "suspicious")]
+
+
+SWITCHED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.register_buffer("k_cache", None, persistent=False)
+        self.register_buffer("v_cache", None, persistent=False)
+
+    def forward(self, x, cache=False):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if cache and self.k_cache is not None:
+            k, v = torch.cat([self.k_cache, k], 1), torch.cat([self.v_cache, VALUES], 1)
+        if cache:
+            self.k_cache, self.v_cache = k, v
+        T, S = q.shape[1], k.shape[1]
+        future = torch.ones(T, S, dtype=torch.bool).triu(1 + S - T)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        return scores.masked_fill(future, -torch.inf).softmax(-1) @ v
+"""
+
+
+def test_a_flag_named_cache_switches_the_cache_on(tmp_path):
+    assert not bugs_in(tmp_path, SWITCHED.replace("VALUES", "v"))
+    assert [*bugs_in(tmp_path, SWITCHED.replace("VALUES", "k"))] == ["cache-mismatch"]
