@@ -84,6 +84,8 @@ repositories before they were checked. A class counts as blamed if a bug was rep
 | issue trackers: bugs within attention of 48 further projects, re-created | 48 | 13 | 4 of 48 | 8 of 48 |
 | issue trackers: bugs within attention of 16 further projects, re-created | 16 | 3 | 2 of 16 | 4 of 16 |
 | issue trackers: bugs within attention of another 16 projects, re-created | 16 | 4 | 1 of 16 | 5 of 16 |
+| issue trackers: bugs within attention of 16 more projects, re-created | 16 | 3 | 2 of 16 | 6 of 16 |
+| packages: 729 further ones, by many authors | 247 | 51 | 14 of 196 | not judged |
 | repositories: sound classes with unusual arguments, re-created | 35 | 12 | 1 of 23 | none |
 
 No command prints these figures: the modules are other people's, and stay outside this repository. In the row of the
@@ -107,6 +109,14 @@ eight alarms: weights by tanh, complex rotations with float32 tokens, the weight
 object holds, and a shift whose later keys the caller hides are mended. A mask whose documented shape does not fit its
 code (mask-broadcast), a dropout of the context that is called one of the attention (dropout-misplaced), and a fill of
 -10,000 (mask-fill-too-small) are still reported: those who collected the classes called them sound.
+
+In the row of the 729 packages, whose attention classes could be imported without the package's own requirements, a
+bug was reported in 70 of the 196 classes that could be called, and a reader of their code found 14 of these reports
+to be false. Mended are: scores of queries that see nothing (2), a float32 mask beside float64 tokens (2), targets
+taken for padding, tokens for which an expert has no capacity, a shape that stays on its device, ids taken tokens first,
+positions with one row, and the scale of latents. Not mended are a mask that only a norm needs (mask-unused), channels
+of a signal given for those of an image (batch-mixed), experts that change within a step of a gradient, and imaginary
+parts that are 0 at first (projection-unused).
 
 The rows of issue trackers are of another kind: historical bugs, re-created from their issues before and after the
 fix by readers who had not seen the check. Those of the first one, of 62 projects, are any bug that changes what a
@@ -173,6 +183,8 @@ prints these figures, either.
 | found by code search: further classes of all fields | 20 | 5 | 1 of 20 | 2 of 11 |
 | found by code search: all fields once more, bugs and sound classes | 24 | 3 | 0 of 24 | 8 of 15 |
 | found by code search: the same, after the changes that the row before led to | 24 | 4 | 2 of 24 | 10 of 17 |
+| found by code search: speech, recommenders, series, language, teaching | 24 | 2 | 1 of 8 | 8 of 16 |
+| found by code search: images, video, points, graphs, robots | 24 | 3 | 2 of 8 | 7 of 16 |
 
 Of the first row, a docstring in Chinese about a mask, a ReLU on the scores of co-attention, and a function of Python
 used as a tensor (a bug that was not called one) are mended; a vector cut into heads whose rows are sequences

@@ -460,3 +460,63 @@ class Attention(nn.Module):
 def test_a_flag_named_cache_switches_the_cache_on(tmp_path):
     assert not bugs_in(tmp_path, SWITCHED.replace("VALUES", "v"))
     assert [*bugs_in(tmp_path, SWITCHED.replace("VALUES", "k"))] == ["cache-mismatch"]
+
+
+BIASED = """import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        T = x.shape[1]
+        bias = torch.zeros(T, T, dtype=torch.float32)
+        bias = bias.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -torch.inf)
+        return F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x), attn_mask=bias)
+"""
+
+
+def test_a_float32_mask_of_the_fused_attention_is_no_wrong_gradient(tmp_path):
+    assert not bugs_in(tmp_path, BIASED)
+
+
+LATENT = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model, num_heads, kv_latent_dim=16):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, d_model // num_heads
+        self.query = nn.Linear(d_model, num_heads * kv_latent_dim)
+        self.down = nn.Linear(d_model, kv_latent_dim)
+        self.up = nn.Linear(kv_latent_dim, d_model)
+
+    def forward(self, x):
+        latents = self.down(x)
+        q = self.query(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        weights = (q @ KEYS.mT[:, None] / self.head_dim**0.5).softmax(-1)
+        v = self.up(latents).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return (weights @ v).transpose(1, 2).flatten(2)
+"""
+
+
+def test_latents_are_compared_at_the_scale_of_the_heads_that_they_stand_for(tmp_path):
+    assert not bugs_in(tmp_path, LATENT.replace("KEYS", "latents"))
+    others = LATENT.replace("KEYS", "self.other(x)").replace(
+        "self.up =", "self.other = nn.Linear(d_model, kv_latent_dim)\n        self.up ="
+    )
+    assert [*bugs_in(tmp_path, others)] == ["scale-wrong"]
+
+
+def test_one_row_of_positions_may_be_a_wrong_guess(tmp_path):
+    source = self_attention(
+        "scores = scores + (q @ self.pos(pos_embedding).view(1, -1, self.heads, 6).permute(0, 2, 3, 1))"
+        "[..., : scores.shape[-1] // 2 + 1]",
+        "self.pos = nn.Linear(dim, dim)",
+    ).replace("(self, x)", "(self, x, pos_embedding)")
+    assert "weights-wrong" not in bugs_in(tmp_path, source)

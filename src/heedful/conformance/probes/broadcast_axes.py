@@ -48,7 +48,6 @@ def _is_shifted(features: Tensor, weights: Tensor) -> bool:
     return (
         weights.dim() == features.dim() + 1 > 2
         and weights.shape[-2:] == (1, 1)
-        and weights.shape[0] == features.shape[0]
         and weights.shape[:-2] == features.shape[:-1]
         and features.shape[:-1].numel() > 1
     )

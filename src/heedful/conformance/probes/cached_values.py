@@ -10,11 +10,7 @@ from types import FunctionType
 from heedful.conformance.calling import names
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import (
-    SourceLine,
-    nodes_of,
-    own_functions_of,
-)
+from heedful.conformance.recording.source import SourceLine, nodes_of, own_functions_of
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 

@@ -75,7 +75,7 @@ def _cancelled(run: Observation, softmax: Step, axis: int) -> tuple[Step, Source
         along = _axis_of_keys(step, softmax, axis)
         if step.operation in (*ADDITIONS, *JOINING) and along is not None:
             term = next((it for it in step.inputs if _is_alike(run, step, it, along)), None)
-            if term is not None:
+            if term is not None and not _is_of_positions(run, term):
                 return step, term
         of_tokens = [it for it in step.inputs if _is_computed(run, it)]
         if step.operation in (*ADDITIONS, *VIEWS) or (
@@ -116,6 +116,14 @@ def _is_alike(run: Observation, step: Step, term: Source, axis: int) -> bool:
     if not value.is_floating_point() or len(value.unique()) <= MANY:
         return False
     return _is_constant(value, axis) and not _is_constant(result, axis)
+
+
+def _is_of_positions(run: Observation, term: Source) -> bool:
+    """Check whether a term is computed from an argument for positions, whose number of rows may be a wrong guess."""
+    steps = run.trace.steps
+    behind = () if term.step is None else ancestors(steps, steps[term.step])
+    read = (term, *(it for index in behind for it in steps[index].inputs))
+    return any(it.kind == "input" and "pos" in it.name for it in read)
 
 
 def _is_constant(value: Tensor, axis: int) -> bool:

@@ -243,10 +243,11 @@ def _is_free(
     """Check whether the scale is left to training, to the user or to the design.
 
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
-    scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); and where the constructor
-    or a configuration takes the number, or has turned the scale off. No scale at all is needed between projections
-    by convolutions (Wang et al. 2018), between projected and plain tokens, where one tensor is both keys and values
-    or plain tokens meet one plain query (Luong et al. 2015, Sukhbaatar et al. 2015), where one projection makes
+    scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); where the constructor or a
+    configuration takes the number, or has turned the scale off; and where the keys are the latents of the values
+    (DeepSeek-AI 2024). No scale at all is needed between projections by convolutions (Wang et al. 2018), between
+    projected and plain tokens, where one tensor is both keys and values or plain tokens meet one plain query (Luong et
+    al. 2015, Sukhbaatar et al. 2015), where one projection makes
     queries and keys (Chen et al. 2017), and where the code says so in words.
     """
     module = evidence.subject.module
@@ -264,6 +265,7 @@ def _is_free(
         or _is_configured(module)
         or _is_guess(evidence, attention, scale)
         or _is_bounded(attention)
+        or _compares_latents(observation, attention)
         or (
             _is_missing(scale)
             and (
@@ -278,6 +280,19 @@ def _is_free(
         )
         or FREE.search(prose_about(evidence.subject.callee)) is not None
     )
+
+
+def _compares_latents(observation: Observation, attention: RecordedAttention) -> bool:
+    """Check whether the keys are the latents from which the values are projected.
+
+    The heads' own projection of the keys is then part of the queries', and the scale may be that of its size.
+    """
+    path = steps_from_projection(observation, attention.value_source)
+    if not path or not is_projection(path[0]) or not path[0].inputs:
+        return False
+    steps = observation.trace.steps
+    latents = behind_views(steps, path[0].inputs[0])
+    return latents.step is not None and latents == behind_views(steps, attention.key_source)
 
 
 def _has_no_scale(module: nn.Module | None) -> bool:
