@@ -520,3 +520,37 @@ def test_one_row_of_positions_may_be_a_wrong_guess(tmp_path):
         "self.pos = nn.Linear(dim, dim)",
     ).replace("(self, x)", "(self, x, pos_embedding)")
     assert "weights-wrong" not in bugs_in(tmp_path, source)
+
+
+SIGNAL = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, audio_dim, text_dim, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(audio_dim, audio_dim)
+        self.k, self.v = nn.Linear(text_dim, audio_dim), nn.Linear(text_dim, audio_dim)
+
+    def forward(self, x, context):
+        B, C, T = x.shape
+        q, k, v = self.q(x.transpose(1, 2)), self.k(context), self.v(context)
+        q, k, v = (it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in (q, k, v))
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(DIM)
+        out = torch.einsum("bhqk,bhVALUESd->bhqd", weights, v)
+        return out.transpose(1, 2).flatten(2).transpose(1, 2)
+"""
+
+
+def test_a_signal_whose_channels_come_first_attends_to_rows_of_a_text(tmp_path):
+    source = SIGNAL.replace("VALUES", "k")
+    assert not bugs_in(tmp_path, source.replace("DIM", "-1"))
+    assert [*bugs_in(tmp_path, source.replace("DIM", "2"))] == ["softmax-wrong-dim"]
+
+
+def test_weights_and_values_are_summed_over_the_same_letter(tmp_path):
+    source = SIGNAL.replace("DIM", "-1")
+    assert bugs_in(tmp_path, source.replace("VALUES", "v")) == {
+        "attention-ignored": 'out = torch.einsum("bhqk,bhvd->bhqd", weights, v)'
+    }

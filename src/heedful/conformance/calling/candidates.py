@@ -38,6 +38,7 @@ from heedful.conformance.calling.roles import (
     OfMemory,
     all_visible,
     feature_map,
+    few_rows,
     ids_of_memory,
     is_projected,
     one_row,
@@ -157,6 +158,7 @@ def _bases(
         yield from _by_sizes(target.module, tokens + contexts, layouts, most)
     if len(tokens) > 1:
         yield from _by_two_widths(target.module, tokens, layouts, most)
+        yield from _of_channels_first(target.module, tokens, layouts, most)
         if vectors != [tokens[0]]:
             yield from of_one_query(target.module, tokens, most, tokens[0])
 
@@ -265,6 +267,21 @@ def _by_two_widths(
         for width, other in permutations(widths, 2):
             others = dict.fromkeys(taking, (other,))
             yield CallingConvention(layouts.tokens[0], tokens, (width,), other_features=others)
+
+
+def _of_channels_first(
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts, most: int
+) -> Iterator[CallingConvention]:
+    """Yield conventions in which a signal or a feature map, whose channels come first, attends to rows of features."""
+    if module is None or len(tokens) != 2:
+        return
+    maps = (*([SIGNAL] if layouts.signals else []), *(IMAGES[:1] if layouts.images else ()))
+    widths = widths_of(module)[:most]
+    for layout, width, other in product(maps, widths, widths):
+        rows = {tokens[1]: few_rows(other)}
+        yield CallingConvention(
+            layout, tokens[:1], (width,), constants=rows, same_tokens=True, guessed=True
+        )
 
 
 def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[CallingConvention]:

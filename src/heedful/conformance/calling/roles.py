@@ -317,6 +317,11 @@ def feature_map(width: int) -> Callable[..., Tensor]:
     return _drawn((width, 2, 3))
 
 
+def few_rows(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws two rows, the same for each sequence and call."""
+    return _drawn((2, width))
+
+
 @dataclass(frozen=True, eq=False)
 class OfMemory:
     """A function of (B, T, dtype) that returns a constant for the tokens of a second sequence, whatever T is.

@@ -14,7 +14,7 @@ from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.early_returns import returned_early
 from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.source import SourceLine, own_functions_of
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 
 
@@ -24,6 +24,15 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     _, T = evidence.inputs.sizes
     influence = evidence.influence[0, :, 0]
     if not evidence.baseline.output.isfinite().all():  # which is another finding
+        return
+    apart = _step_summing_apart(evidence)
+    if apart is not None:
+        proof = (
+            f"{apart.arguments[0]!r} sums each operand over a letter that the other one lacks: the result is the "
+            "product of two sums, and no weight meets its own value."
+        )
+        remedy = "Give the keys of the weights and the values the same letter."
+        yield Finding("attention-ignored", "bug", proof, ANY_CALL, SourceLine.of(apart), remedy)
         return
     unused = unused_steps(evidence.baseline.trace.steps)
     if T < 2 or evidence.mixes_tokens:
@@ -64,6 +73,24 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         overwriting = line_overwriting_result(evidence.subject.module, context)
         place = overwriting or SourceLine.of(context)
     yield Finding("attention-ignored", "bug", proof, f"T = {T}", place)
+
+
+def _step_summing_apart(evidence: Evidence) -> Step | None:
+    """Return the einsum that takes the weights of a softmax and sums both its operands apart; None if none does."""
+    steps = evidence.baseline.trace.steps
+    weights = {it.index for it in steps if it.operation in SOFTMAXES}
+    apart = (it for it in steps if _sums_apart(it))
+    return next((it for it in apart if ancestors(steps, it) & weights), None)
+
+
+def _sums_apart(step: Step) -> bool:
+    """Check whether an einsum of two operands sums both over a letter of their own."""
+    equation = step.arguments[0] if step.operation == "einsum" and step.arguments else ""
+    if not isinstance(equation, str) or "->" not in equation or equation.count(",") != 1:
+        return False
+    operands, _, result = equation.replace(" ", "").partition("->")
+    left, right = map(set, operands.split(","))
+    return bool(left - right - {*result}) and bool(right - left - {*result})
 
 
 def _discarded(evidence: Evidence, unused: set[int]) -> Iterator[Finding]:
