@@ -113,7 +113,7 @@ def _other_settings(
         it for it in _flags_in_missed_lines(target, report, arguments) if it not in of_causality
     )
     yield from of_causality
-    yield from islice(flags, MAX_FLAGS)
+    yield from islice(sorted(flags, key=lambda it: it[0] not in names.BATCH_FIRST), MAX_FLAGS)
     yield from islice(_texts_in_missed_lines(target, report, arguments), MAX_FLAGS)
     yield from _sizes_that_show(target, arguments)
 
@@ -124,7 +124,8 @@ def _level_with(name: str, value: float | str, finding: Finding) -> Level | None
     if finding.name in CERTAIN or of_causality or finding.case.startswith(ANY_CALL):
         return "bug"
     if isinstance(value, bool):
-        return None if finding.name in NOT_COUNTED else "suspicious"
+        level: Level = "bug" if name in names.BATCH_FIRST else "suspicious"
+        return None if finding.name in NOT_COUNTED else level
     if isinstance(value, str) and finding.name in (*NOT_COUNTED, *OF_TEXTS):
         return None
     return None if finding.name in OF_SIZES else "bug"

@@ -554,3 +554,33 @@ def test_weights_and_values_are_summed_over_the_same_letter(tmp_path):
     assert bugs_in(tmp_path, source.replace("VALUES", "v")) == {
         "attention-ignored": 'out = torch.einsum("bhqk,bhvd->bhqd", weights, v)'
     }
+
+
+LAID_OUT = """from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=4, bias=True, scaled=True, batch_first=False):
+        super().__init__()
+        self.heads, self.batch_first = heads, batch_first
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.bias = nn.Linear(dim, dim) if bias else None
+        self.scale = (dim // heads) ** -0.5 if scaled else 1.0
+
+    def forward(self, x):
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        T, B, D = x.shape
+        q, k, v = self.qkv(x).view(T, B * self.heads, 3, -1).transpose(0, 1).unbind(2)
+        context = (q @ k.mT * self.scale).softmax(-1) @ v
+        if self.batch_first:
+            return context.MERGED
+        return context.transpose(0, 1).reshape(T, B, D)
+"""
+
+
+def test_both_layouts_are_checked_first(tmp_path):
+    right = "unflatten(0, (B, -1)).transpose(1, 2).reshape(B, T, D)"
+    assert not bugs_in(tmp_path, LAID_OUT.replace("MERGED", right))
+    wrong = LAID_OUT.replace("MERGED", "reshape(B, T, D)")
+    assert bugs_in(tmp_path, wrong) == {"heads-mixed-merge": "return context.reshape(B, T, D)"}
