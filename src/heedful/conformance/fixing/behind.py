@@ -19,7 +19,7 @@ from heedful.conformance.reporting.report import Report
 from heedful.conformance.reporting.root_causes import HIDING
 from heedful.errors import ArgumentError
 
-SEARCH_SECONDS = 3.0  # of the processor for one bug, after which no further repair of it is tried
+SEARCH_SECONDS = 4.0  # of the processor for one bug, after which no further repair of it is tried
 CANDIDATES = 30  # repairs that are tried for one bug
 WORKING = 2  # repairs with which the target runs, whose findings are compared
 REPAIRED = 3  # bugs of one target that are repaired, one behind the other
