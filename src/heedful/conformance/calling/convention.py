@@ -214,10 +214,12 @@ class CallingConvention:
 
     def _as_rows(self, tensor: Tensor, B: int, T: int) -> Tensor | None:
         """Return a tensor in the target's layout as (B, T, …); None if it has other axes."""
-        if not self.batched and not self.pooled and tensor.dim() > 2 and tensor.shape[1] == T:
-            return None  # rows for each pair of tokens: an axis of sequences is missing
-        if not self.batched:
-            return tensor.reshape(1, 1, -1).expand(1, T, -1) if self.pooled else tensor[None]
+        if not self.batched and self.pooled:
+            return tensor.reshape(1, 1, -1).expand(1, T, -1)
+        if (
+            not self.batched
+        ):  # rows for each pair of tokens tell that an axis of sequences is missing
+            return None if tensor.dim() > 2 and tensor.shape[1] == T else tensor[None]
         if self.packed:
             return tensor.reshape(B, T, -1) if tensor.shape[:1] == (B * T,) else None
         if self.pooled:

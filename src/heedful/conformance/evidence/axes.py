@@ -183,18 +183,25 @@ def _letters(step: Step, left: Tensor, right: Tensor) -> Letters | None:
     )
 
 
-def _letters_of_equation(step: Step, left: Tensor, right: Tensor) -> Letters | None:
-    """Return the letters in an einsum equation, with "..." written out and an implicit result made explicit."""
-    equation = step.arguments[0]
-    if not isinstance(equation, str):
-        return None
+def letters_in(equation: str) -> Letters | None:
+    """Return the letters of an einsum equation's two operands and of its result; None if there are not two."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     sides = inputs.split(",")
     if len(sides) != 2:
         return None
     if not arrow:
-        letters = "".join(sides)
-        output = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+        both = "".join(sides)
+        output = "".join(sorted(letter for letter in set(both) if both.count(letter) == 1))
+    return sides[0], sides[1], output
+
+
+def _letters_of_equation(step: Step, left: Tensor, right: Tensor) -> Letters | None:
+    """Return the letters in an einsum equation, with "..." written out and an implicit result made explicit."""
+    equation = step.arguments[0]
+    letters = letters_in(equation) if isinstance(equation, str) else None
+    if letters is None or not isinstance(equation, str):
+        return None
+    left_letters, right_letters, output = letters
     free = [letter for letter in LETTERS.upper() if letter not in equation]
 
     def written_out(letters: str, dimensions: int) -> str:
@@ -204,7 +211,7 @@ def _letters_of_equation(step: Step, left: Tensor, right: Tensor) -> Letters | N
 
     result = cast(Tensor, step.value)
     return (
-        written_out(sides[0], left.dim()),
-        written_out(sides[1], right.dim()),
+        written_out(left_letters, left.dim()),
+        written_out(right_letters, right.dim()),
         written_out(output, result.dim()),
     )

@@ -8,7 +8,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.assignments import last_assignment
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, value_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, tree_of
 from heedful.observation import Source, Step
 
 FILLING_OPERATIONS: tuple[str, ...] = ("masked_fill", "masked_fill_", "where")
@@ -51,11 +51,7 @@ def _fill_arguments(step: Step) -> tuple[object, ...]:
 
 def _fill_name(step: Step) -> str | None:
     """Return the local variable that a step's line passes as the last argument of its call, if it does."""
-    try:
-        tree = ast.parse(step.source)
-    except SyntaxError:  # the head of a statement with a body
-        return None
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(step.source)):
         match node:
             case ast.Call(func=ast.Attribute(attr=operation), args=[*_, ast.Name(id=name)]) if (
                 operation == step.operation

@@ -13,7 +13,7 @@ from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import SourceLine, names_in
+from heedful.conformance.recording.source import SourceLine, names_in, tree_of
 from heedful.observation import Source, Step
 
 BUILDING_OPERATIONS: tuple[str, ...] = ("triu", "tril", "triu_", "tril_", "ge", "gt", "le", "lt")
@@ -52,11 +52,7 @@ def unused_masking(observation: Observation) -> MaskDefect | None:
 
 def _carries_on(step: Step) -> bool:
     """Check whether a step's line adds to its own variable, as a loop does, whose last sum nothing needs to use."""
-    try:
-        tree = ast.parse(step.source)
-    except SyntaxError:  # the head of a statement with a body
-        return False
-    match tree.body:
+    match tree_of(step.source).body:
         case [ast.Assign(targets=[ast.Name(id=name)], value=value)]:
             return name in names_in([value])
         case _:

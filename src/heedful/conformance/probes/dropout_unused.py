@@ -20,7 +20,7 @@ from heedful.conformance.probes.dropout_in_training import dropped_tensor
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import same_steps
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, tree_of
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
@@ -127,11 +127,7 @@ def _states_no_dropout(step: Step) -> bool:
 
 def _stated_probability(step: Step) -> ast.expr | None:
     """Return what a call of PyTorch's attention gives as the probability of dropout; None if it gives none."""
-    try:
-        tree = ast.parse(step.source)
-    except SyntaxError:  # the head of a statement with a body
-        return None
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(step.source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(FUSED):
             given = dict(zip(DEFAULTS, node.args, strict=False))
             given |= {it.arg: it.value for it in node.keywords if it.arg is not None}

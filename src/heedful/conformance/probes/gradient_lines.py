@@ -18,7 +18,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.backward_lines import departing_line
 from heedful.conformance.probes.differentiation import DifferentiationPoint
 from heedful.conformance.recording.assignments import last_return, variable_is_read_after
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, tree_of
 from heedful.observation import find_location
 
 EXPLICIT_CUTS = ("detach", "data", "register_hook")
@@ -61,20 +61,15 @@ def detached_beside(evidence: Evidence) -> SourceLine | None:
         attempt(point.loss)
     places = {(line.file, line.line): line for _, line in watch.cuts}
     cut = next(iter(places.values())) if len(places) == 1 else None
-    match None if cut is None else _statement(cut):
-        case ast.Assign(
-            targets=[ast.Name(id=copy)],
-            value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="detach")),
-        ) if copy != name and cut is not None:
+    match [] if cut is None else tree_of(cut.source).body:
+        case [
+            ast.Assign(
+                targets=[ast.Name(id=copy)],
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="detach")),
+            )
+        ] if copy != name and cut is not None:
             return cut if variable_is_read_after(cut, name) else None
     return None
-
-
-def _statement(line: SourceLine) -> ast.stmt | None:
-    try:
-        return next(iter(ast.parse(line.source).body), None)
-    except SyntaxError:  # the head of a statement with a body
-        return None
 
 
 def _departing_line(evidence: Evidence, function: Any) -> SourceLine | None:
@@ -154,6 +149,13 @@ def custom_functions(node: Any) -> Iterator[Any]:
         function = getattr(type(it), "_forward_cls", None)
         if function is not None and not function.__module__.startswith("torch."):
             yield function
+
+
+def leaves_of(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors from which a tensor's gradient starts to be accumulated: parameters, as a rule."""
+    leaves = (getattr(node, "variable", None) for node in graph_nodes(tensor.grad_fn))
+    own = [tensor] if tensor.is_leaf and tensor.requires_grad else []
+    return [*own, *(it for it in leaves if isinstance(it, Tensor))]
 
 
 def graph_nodes(node: Any) -> Iterator[Any]:

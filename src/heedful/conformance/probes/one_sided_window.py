@@ -16,7 +16,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.definitions import attribute_definition
-from heedful.conformance.recording.source import SourceLine, names_in, prose_about
+from heedful.conformance.recording.source import SourceLine, names_in, prose_about, tree_of
 from heedful.conformance.reporting.finding import Fact, Finding
 
 ONE_SIDE: re.Pattern[str] = re.compile(r"\blook\W?ahead|\bstream|\blatency|\bpast\b|\bfuture\b")
@@ -90,11 +90,7 @@ def _windows(module: nn.Module) -> Iterator[_Window]:
 
 def _repeats_a_variable(place: SourceLine) -> bool:
     """Check whether a line makes a pair of which both numbers come from the same variables."""
-    try:
-        statements = ast.parse(place.source).body
-    except SyntaxError:  # the first line of several
-        return False
-    match statements:
+    match tree_of(place.source).body:
         case [ast.Assign(value=ast.Tuple(elts=[one, other]) | ast.List(elts=[one, other]))]:
             return names_in([one]) == names_in([other]) != set()
     return False

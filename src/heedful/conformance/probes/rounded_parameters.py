@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.differentiation import DifferentiationPoint
-from heedful.conformance.probes.gradient_lines import graph_nodes, line_in_target
+from heedful.conformance.probes.gradient_lines import leaves_of, line_in_target
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
@@ -24,38 +24,25 @@ def rounded_parameters(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Note the parameters of which the target makes whole numbers, and check that they have a gradient otherwise."""
     point = DifferentiationPoint.of(evidence)
     with (rounded := _Rounded()):
-        loss = _loss(point)
+        loss = point.loss()
     if not rounded.tensors:
         return
-    trained = set(_leaves(loss))
+    trained = {*map(id, leaves_of(loss))}
     names = {id(leaf): name for name, leaf in point.leaves.items()}
     for tensor, place in rounded.tensors:
-        behind = [*_leaves(tensor)]
-        lost = [it for it in behind if it in names]
-        if lost and not trained & {*behind}:
+        behind = {*map(id, leaves_of(tensor))}
+        lost = [name for leaf, name in names.items() if leaf in behind]
+        if lost and not trained & behind:
             yield Finding(
                 "gradient-wrong",
                 "bug",
-                f"A whole number is made of the parameter {names[lost[0]]}, which has no gradient: training never "
+                f"A whole number is made of the parameter {lost[0]}, which has no gradient: training never "
                 "changes the parameter.",
                 ANY_CALL,
                 place,
                 "Let the parameter act on the output by a product or a sum as well, or keep it as a plain number.",
             )
             return
-
-
-def _loss(point: DifferentiationPoint) -> Tensor:
-    return point.loss()
-
-
-def _leaves(tensor: Tensor) -> Iterator[int]:
-    """Yield the identities of the leaves of autograd's graph that a tensor is computed from."""
-    if tensor.is_leaf:
-        yield id(tensor)
-    for node in graph_nodes(tensor.grad_fn):
-        if hasattr(node, "variable"):
-            yield id(node.variable)
 
 
 class _Rounded(TorchFunctionMode):
@@ -69,5 +56,7 @@ class _Rounded(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if getattr(func, "__name__", "") in ROUNDING and args[0].requires_grad:
-            self.tensors.append((args[0], line_in_target(sys._getframe(1), _loss.__code__)))
+            self.tensors.append(
+                (args[0], line_in_target(sys._getframe(1), DifferentiationPoint.loss.__code__))
+            )
         return func(*args, **(kwargs or {}))

@@ -247,8 +247,8 @@ def _is_free(
     configuration takes the number, or has turned the scale off; and where the keys are the latents of the values
     (DeepSeek-AI 2024). No scale at all is needed between projections by convolutions (Wang et al. 2018), between
     projected and plain tokens, where one tensor is both keys and values or plain tokens meet one plain query (Luong et
-    al. 2015, Sukhbaatar et al. 2015), where one projection makes
-    queries and keys (Chen et al. 2017), and where the code says so in words.
+    al. 2015, Sukhbaatar et al. 2015), where one projection makes queries and keys (Chen et al. 2017), and where the
+    code says so in words.
     """
     module = evidence.subject.module
     paths = [

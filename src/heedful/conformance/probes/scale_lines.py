@@ -18,7 +18,7 @@ from heedful.conformance.recording.dataflow import (
 )
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.source import SourceLine, tree_of
 from heedful.observation import Source, Step
 
 TOLERANCE = 1e-3
@@ -103,11 +103,7 @@ def _definition_of_factor(
     """
     if step.operation == FUSED and fused_arguments(step)["scale"] is None:
         return None
-    try:
-        tree = ast.parse(step.source)
-    except SyntaxError:  # the head of a statement with a body
-        return None
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(step.source)):
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 path = f"{step.module}.{name}" if step.module else name
@@ -128,11 +124,8 @@ def _assignment_of_factor(
     scale.
     """
     numbers = [it for it in step.arguments if isinstance(it, int | float) and it > 0]
-    try:
-        tree = ast.parse(step.source)
-    except SyntaxError:  # the head of a statement with a body
-        return None
-    for node in ast.walk(tree) if step.operation in SCALINGS and len(numbers) == 1 else ():
+    scales = step.operation in SCALINGS and len(numbers) == 1
+    for node in ast.walk(tree_of(step.source)) if scales else ():
         match node:
             case ast.BinOp(op=ast.Mult() | ast.Div(), left=left, right=right):
                 pass

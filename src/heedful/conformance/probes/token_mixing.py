@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from heedful.conformance.evidence.axes import letters_in
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -85,12 +86,12 @@ def _step_summing_apart(evidence: Evidence) -> Step | None:
 
 def _sums_apart(step: Step) -> bool:
     """Check whether an einsum of two operands sums both over a letter of their own."""
-    equation = step.arguments[0] if step.operation == "einsum" and step.arguments else ""
-    if not isinstance(equation, str) or "->" not in equation or equation.count(",") != 1:
+    equation = step.arguments[0] if step.operation == "einsum" and step.arguments else None
+    letters = letters_in(equation) if isinstance(equation, str) else None
+    if letters is None:
         return False
-    operands, _, result = equation.replace(" ", "").partition("->")
-    left, right = map(set, operands.split(","))
-    return bool(left - right - {*result}) and bool(right - left - {*result})
+    left, right, result = map(set, letters)
+    return bool(left - right - result) and bool(right - left - result)
 
 
 def _discarded(evidence: Evidence, unused: set[int]) -> Iterator[Finding]:

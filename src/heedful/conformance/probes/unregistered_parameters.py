@@ -6,11 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.gradient_lines import graph_nodes
+from heedful.conformance.probes.gradient_lines import leaves_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed
@@ -39,7 +39,7 @@ def unregistered_parameters(evidence: Evidence) -> Iterator[Finding]:
     before = [*module.parameters()]  # kept, so that no new one gets an id of these
     registered = {id(it) for it in before}
     output = subject.run(evidence.inputs)
-    used = [it for it in _leaves_behind(output) if id(it) not in registered]
+    used = [it for it in leaves_of(output) if id(it) not in registered]
     for holder, attribute, parameters, layers in _unregistered(module):
         count = sum(id(it) in parameters for it in used)
         # A list of one layer may be there so that it is not registered.
@@ -79,12 +79,6 @@ def unregistered_lists_in(module: nn.Module | None) -> Iterator[Finding]:
 
 def _finding(proof: str, place: SourceLine | None) -> Finding:
     return Finding("parameter-not-registered", "bug", proof, "", place)
-
-
-def _leaves_behind(output: Tensor) -> list[Tensor]:
-    """Return the tensors from which the gradient of an output starts to be accumulated: parameters, as a rule."""
-    leaves = (getattr(node, "variable", None) for node in graph_nodes(output.grad_fn))
-    return [it for it in leaves if isinstance(it, Tensor)]
 
 
 def _unregistered(module: nn.Module) -> Iterator[tuple[nn.Module, str, set[int], int]]:

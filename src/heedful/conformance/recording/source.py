@@ -136,6 +136,14 @@ def parsed(definition: Callable[..., object]) -> ParsedSource | None:
     return _parse(file, "".join(lines), first)
 
 
+def tree_of(text: str) -> ast.Module:
+    """Return the syntax of a statement's text; an empty one if it is a part alone, such as the head of a loop."""
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return ast.Module([], [])
+
+
 def nodes_of(definition: Callable[..., object]) -> Iterator[ast.AST]:
     """Yield the nodes of the syntax of a class or function; none if it has no source that can be parsed by itself."""
     source = parsed(definition)
