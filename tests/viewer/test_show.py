@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from typer.testing import CliRunner
 
 import heedful
+from heedful.cli import app
 from heedful.errors import ArgumentError, MissingExtraError
 from heedful.textbook import (
     CausalAttention,
@@ -334,15 +336,16 @@ def test_a_module_within_a_model_is_shown(tmp_path):
     assert "--module" in wrong.stderr
 
 
-def test_the_command_says_what_it_cannot_do(tmp_path):
+def test_the_command_says_what_it_cannot_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for arguments, words in {
         (): "expected a target, --what-if or --model; received none of them",
         ("x.py:A", "--what-if"): "received a target and --what-if",
         ("x.py:A", "--out", "x.pdf"): "--out: expected a name that ends in",
         ("missing.py",): "No such file",
     }.items():
-        done = command(*arguments, cwd=tmp_path)
-        assert done.returncode == 2
+        done = CliRunner().invoke(app, ["show", *arguments])
+        assert done.exit_code == 2
         assert words in done.stderr
     assert list(tmp_path.iterdir()) == []
 

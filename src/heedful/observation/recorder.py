@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from heedful.errors import ArgumentError
 from heedful.modes import operation_by_operation, unnoticed
+from heedful.observation.call_arguments import call_leaves
 from heedful.observation.opening import FusedCall
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.step_names import TupleItem
@@ -144,8 +145,7 @@ class _RecordingMode(TorchFunctionMode):
             return func(*args, **keywords)
         # The bookkeeping must be visible neither to an outer recording nor to the handlers of tensor subclasses.
         with torch._C.DisableTorchFunction():
-            leaves = pytree.tree_leaves((args, keywords))
-            inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            inputs = [leaf for leaf in call_leaves(args, keywords) if isinstance(leaf, Tensor)]
             versions = [_version(tensor) for tensor in inputs]
             fused = FusedCall.seen(func, args, keywords) if self._open_attention else None
         result = func(*args, **keywords)
@@ -204,6 +204,7 @@ def _is_plain_property(func: Any) -> bool:
     return is_getter and func.__self__.__name__ not in TENSOR_PROPERTIES
 
 
+@lru_cache(maxsize=4096)
 def _operation(name: str) -> str:
     """Return the plain name of a torch function: "matmul" for both `__matmul__` and `__rmatmul__`."""
     plain = name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")

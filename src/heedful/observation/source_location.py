@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType, FrameType
 
 import executing
@@ -67,12 +67,7 @@ class SourceLocation:
         """The text of the statement, or only its header if the statement has a body."""
         if self.statement is None:
             return ""
-        first, last = self.statement.lineno, self.statement.end_lineno or self.statement.lineno
-        body = getattr(self.statement, "body", None)
-        if body:
-            last = max(first, body[0].lineno - 1)
-        lines = linecache.getlines(self.file, self.frame.f_globals)
-        return textwrap.dedent("".join(lines[first - 1 : last])).strip()
+        return _text(executing.Source.executing(self.frame).source, self.statement)
 
     def caller(self, boundary: CodeType) -> SourceLocation | None:
         """Return the location that receives this function's return value, or None if that is not user code."""
@@ -122,14 +117,29 @@ def _locate(frame: FrameType, callee: FrameType | None) -> SourceLocation:
     return SourceLocation(frame, callee, executed.node, statement)
 
 
+@lru_cache(maxsize=4096)
+def _text(source: executing.Source, statement: ast.stmt) -> str:
+    """Return the text of a statement, or only of its header if it has a body."""
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    body = getattr(statement, "body", None)
+    if body:
+        last = max(first, body[0].lineno - 1)
+    return textwrap.dedent("\n".join(source.lines[first - 1 : last])).strip()
+
+
 def _module_name(frame: FrameType) -> str:
     return frame.f_globals.get("__name__", "")
 
 
 def _carries_out(frame: FrameType) -> bool:
     """Check whether a frame belongs to a library that carries out a line of its caller."""
-    name = _module_name(frame)
-    return name.partition(".")[0] in LIBRARIES or ".".join(name.split(".")[:2]) in OWN_LIBRARIES
+    return _is_library(_module_name(frame))
+
+
+@lru_cache(maxsize=4096)
+def _is_library(module: str) -> bool:
+    first, second = (*module.split(".", 2)[:2], "")[:2]
+    return first in LIBRARIES or f"{first}.{second}" in OWN_LIBRARIES
 
 
 def _is_own(frame: FrameType) -> bool:

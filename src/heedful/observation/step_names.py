@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import CodeType, FrameType, ModuleType
 from typing import NamedTuple
 
@@ -160,7 +161,14 @@ def _find_destination(
 
 def _climb(value: _Destination) -> _Destination:
     """Climb from an expression to the statement, lambda or `:=` that contains it."""
-    node, direct, item, iterated = value.node, value.direct, value.item, value.iterated
+    node, direct, item, iterated = _climbed(value.node, value.direct, value.item, value.iterated)
+    return _Destination(node, value.frame, direct, item, iterated)
+
+
+@lru_cache(maxsize=4096)
+def _climbed(
+    node: ast.AST | None, direct: bool, item: TupleItem | None, iterated: bool
+) -> tuple[ast.AST | None, bool, TupleItem | None, bool]:
     while not isinstance(node, ast.stmt | ast.Lambda):
         parent = getattr(node, "parent", None)
         match parent:
@@ -177,13 +185,13 @@ def _climb(value: _Destination) -> _Destination:
             case ast.IfExp(test=test) if node is not test:
                 pass
             case ast.NamedExpr(value=inner) if inner is node:
-                return _Destination(parent, value.frame, direct, item, iterated)
+                return parent, direct, item, iterated
             case ast.stmt() | ast.Lambda():
                 direct = direct and _passes_on(parent, node)
             case _:
                 direct, item, iterated = False, None, False
         node = parent
-    return _Destination(node, value.frame, direct, item, iterated)
+    return node, direct, item, iterated
 
 
 def _passes_on(statement: ast.AST, node: ast.AST | None) -> bool:

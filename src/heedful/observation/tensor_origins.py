@@ -60,7 +60,7 @@ class TensorOrigins:
     def sources(self, tensor: Tensor) -> tuple[Source, ...]:
         """Return a known tensor's origin, followed by the later steps that wrote into its memory through others."""
         origin: Source = self._origins[tensor]
-        storage = _storage(tensor)
+        storage = _storage(tensor) if self._writes else None
         writes = self._writes.get(storage, ()) if storage is not None else ()
         later = [write for write in writes if origin.step is None or write.step > origin.step]
         if not later:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
+from heedful.observation.call_arguments import mapped
 from heedful.observation.opening import BESIDE, OpenedAttention, OpenedStep
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.roles import roles_of
@@ -185,26 +185,29 @@ class TraceBuilder:
     def build(self, result: object) -> Trace:
         """Return the trace of a callable that has returned `result`."""
 
+        named = [Source("step", draft.name, draft.step.index) for draft in self._drafts]
+
         def with_name(leaf: object) -> object:
             if isinstance(leaf, Source) and leaf.step is not None:
-                return replace(leaf, name=self._drafts[leaf.step].name)
+                return named[leaf.step]
             return leaf
 
+        def with_names(leaves: Iterable[object]) -> tuple[Any, ...]:
+            return tuple(mapped(with_name, leaf) for leaf in leaves)
+
+        roles = roles_of([draft.step for draft in self._drafts])
         steps = tuple(
             replace(
                 draft.step,
                 name=draft.name,
-                inputs=tuple(with_name(source) for source in draft.step.inputs),
-                arguments=pytree.tree_map(with_name, draft.step.arguments),
-                keywords=_mapped(with_name, draft.step.keywords),
-                product=tuple(with_name(source) for source in draft.step.product),
+                inputs=with_names(draft.step.inputs),
+                arguments=with_names(draft.step.arguments),
+                keywords={it: mapped(with_name, leaf) for it, leaf in draft.step.keywords.items()},
+                product=with_names(draft.step.product),
                 unused=not (draft.used or draft.liveness.is_alive()),
+                role=roles.get(draft.step.index, draft.step.role),
             )
             for draft in self._drafts
-        )
-        roles = roles_of(steps)
-        steps = tuple(
-            replace(step, role=roles[step.index]) if step.index in roles else step for step in steps
         )
         return Trace(steps, result, self._dropped_steps)
 
@@ -300,8 +303,8 @@ class TraceBuilder:
             "function": "" if location is None else location.function,
             "module": None if location is None else self._enclosing_module(location.frame),
             "inputs": tuple(dict.fromkeys(inputs)),
-            "arguments": pytree.tree_map(as_source, call.arguments),
-            "keywords": _mapped(as_source, call.keywords),
+            "arguments": tuple(mapped(as_source, it) for it in call.arguments),
+            "keywords": {name: mapped(as_source, it) for name, it in call.keywords.items()},
             "in_place": call.in_place,
         }
 
@@ -382,13 +385,6 @@ class TraceBuilder:
         for source in sources:
             if source.step is not None:
                 self._drafts[source.step].used = True
-
-
-def _mapped(
-    function: Callable[[object], object], keywords: Mapping[str, object]
-) -> Mapping[str, object]:
-    """Map the leaves of a call's keywords. Most calls have none, and pytree takes its time for them, too."""
-    return pytree.tree_map(function, keywords) if keywords else {}
 
 
 def _is_readable(tensor: Tensor) -> bool:

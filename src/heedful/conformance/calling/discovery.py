@@ -69,6 +69,7 @@ MISSHAPEN: re.Pattern[str] = re.compile(
     r"shapes? .*cannot be multiplied|[Tt]he size of tensor|invalid for input of size|to unpack|Dimension out of range|"
     r"object has no attribute|[Ee]xpected size|not callable|not subscriptable|number of dimensions|not sufficient"
 )
+MAX_ALONE = 60  # calls with one sequence
 MAX_ASKED = 3  # optional arguments that failed calls may ask for
 ENOUGH = 4  # calls that fail alike with different masks
 FUSED = "scaled_dot_product_attention"
@@ -149,20 +150,23 @@ def _of_one_sequence(target: Target, failures: list[FailedCall], limit: TimeLimi
     Raises:
         TargetError: The target declares an axis for sequences, so that its own code is to blame.
     """
-    several = TRIAL_SIZES[0]
-    for failure in list(failures):
+    several, causes = TRIAL_SIZES[0], dict[CallingConvention, BaseException]()
+    for failure in failures:
         convention, dtype = failure.caller.convention, failure.caller.dtype
         B, T = failure.caller.fixed_sizes or TRIAL_SIZES
         unequal = unequal_sizes(failure.error) or unjoined_sizes(failure.error) or ()
-        if convention.guessed or several != B or several not in unequal or dtype != torch.float64:
-            continue
-        one = [replace(convention, fixed_sizes=(1, T))]
-        caller = first_that_works(target, one, failures, limit)
-        if caller is not None and likely_layouts(target.callee).declared:
-            raise TargetError(target.name) from failure.error
-        if caller is not None:
-            return caller
-    return None
+        if (
+            not convention.guessed
+            and several == B
+            and several in unequal
+            and dtype == torch.float64
+        ):
+            causes.setdefault(replace(convention, fixed_sizes=(1, T)), failure.error)
+    alone = [*causes][:MAX_ALONE]
+    caller = first_that_works(target, alone, failures, limit) if alone else None
+    if caller is not None and likely_layouts(target.callee).declared:
+        raise TargetError(target.name) from causes[replace(caller.convention, guessed=False)]
+    return caller
 
 
 def _given_what_is_asked_for(
@@ -214,6 +218,7 @@ def first_that_works(
         failures: The calls that failed, to which those of this search are appended.
         limit: The time limit of the search.
     """
+    before = len(failures)
     double = _first_in(torch.float64, target, conventions, failures, limit)
     if double is not None:
         caller, trace = double
@@ -221,7 +226,7 @@ def first_that_works(
             return caller
         conventions = [caller.convention]
     else:
-        conventions = _not_misshapen(conventions, failures)
+        conventions = _not_misshapen(conventions, failures[before:])
     single = _first_in(torch.float32, target, conventions, failures, limit)
     works = single or double
     return None if works is None else works[0]

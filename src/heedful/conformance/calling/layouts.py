@@ -13,7 +13,7 @@ from torch import nn
 from heedful.conformance.calling import names
 from heedful.conformance.calling.documentation import comment_lines, docstring_lines, entry_of
 from heedful.conformance.recording.sizes_read import size_read, tensor_of_shape
-from heedful.conformance.recording.source import parsed
+from heedful.conformance.recording.source import ParsedSource, parsed
 
 # A shape in a docstring, such as "(batch, length, dim)" or "(batch,)".
 DOCUMENTED_SHAPE: re.Pattern[str] = re.compile(
@@ -209,8 +209,8 @@ def unpacked_ranks(target: Callable[..., Any], functions: Sequence[str] = ("eins
         functions: The names of functions whose patterns count.
     """
     ranks = {len(variables) for variables in _unpacked_shapes(target, slices=False)}
-    for tree in _syntax_trees(target):
-        for node in ast.walk(tree):
+    for source in _sources(target):
+        for node in source.nodes:
             match node:
                 case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
                     for pattern in node.args if name in functions else ():
@@ -258,8 +258,8 @@ def _unpacked_shapes(target: Callable[..., Any], *, slices: bool = True) -> Iter
         target: A module or function.
         slices: Whether leading slices of shapes count, too.
     """
-    for tree in _syntax_trees(target):
-        for node in ast.walk(tree):
+    for source in _sources(target):
+        for node in source.nodes:
             match node:
                 case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value) if tensor_of_shape(
                     value, slices=slices
@@ -282,10 +282,10 @@ def _axes_read(sizes: list[ast.expr]) -> list[int | None]:
     return [None if (read := size_read(it)) is None else read[1] for it in sizes]
 
 
-def _syntax_trees(target: Callable[..., Any]) -> Iterator[ast.AST]:
-    """Yield the syntax of a function, or of the user's classes in a module: of each `forward`, then of its class."""
+def _sources(target: Callable[..., Any]) -> Iterator[ParsedSource]:
+    """Yield the source of a function, or of the user's classes in a module: of each `forward`, then of its class."""
     classes = [type(part) for part in target.modules()] if isinstance(target, nn.Module) else []
     own = [cls for cls in dict.fromkeys(classes) if not cls.__module__.startswith("torch.")]
     for definition in [it for cls in own for it in (cls.forward, cls)] or [target]:
         if (source := parsed(definition)) is not None:
-            yield source.tree
+            yield source

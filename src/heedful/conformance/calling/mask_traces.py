@@ -39,19 +39,7 @@ def is_read_as_truth(caller: Caller, arguments: Mapping[str, Any], name: str) ->
     return False
 
 
-def adds_axes(caller: Caller, plain: Mapping[str, Any], masked: Mapping[str, Any]) -> bool:
-    """Check whether the scores have more axes with a mask than without one: the code adds axes to another form.
-
-    Args:
-        caller: How the target is called.
-        plain: The arguments of a call without the mask.
-        masked: Those of one with it.
-    """
-    axes = [_axes_of_scores(caller, it) for it in (plain, masked)]
-    return 0 < axes[0] < axes[1]
-
-
-def _axes_of_scores(caller: Caller, arguments: Mapping[str, Any]) -> int:
+def axes_of_scores(caller: Caller, arguments: Mapping[str, Any]) -> int:
     """Return the largest number of axes of what a softmax makes in a call; 0 if the call fails, or has none."""
     with torch.no_grad(), caller.isolated():
         trace = attempt(lambda: caller.trace(arguments))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from heedful.conformance.calling.mask_forms import (
     Masks,
     mask_tensor,
 )
-from heedful.conformance.calling.mask_traces import adds_axes, is_read_as_truth
+from heedful.conformance.calling.mask_traces import axes_of_scores, is_read_as_truth
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
 from heedful.conformance.calling.resizing import Resized, is_binary
@@ -359,16 +360,18 @@ def _suggests_real_tokens(name: str) -> bool:
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
     running: list[_Trial] = []
+    plain = cache(lambda: axes_of_scores(caller, caller.arguments(caller.draw(*_sizes(caller)))))
     for candidate in candidates:
         same = [it.argument for it in running if it.argument.name == candidate.name][:1]
         if candidate.dtype.is_floating_point and any(
-            is_read_as_truth(caller, _with_mask(caller, it)[1], it.name) for it in same
+            is_read_as_truth(caller, _with_mask(caller, it), it.name) for it in same
         ):
             continue
         trial = _trial(caller, candidate)
         if trial is None or (
-            trial.argument.effective and adds_axes(caller, *_with_mask(caller, candidate))
-        ):
+            trial.argument.effective
+            and 0 < plain() < axes_of_scores(caller, _with_mask(caller, candidate))
+        ):  # the code adds axes to another form
             continue
         nothing_is_left = trial.remaining < FAINT or trial.argument.hides  # also if all is NaN
         if trial.argument.effective and nothing_is_left:
@@ -400,12 +403,11 @@ def _are_lengths(caller: Caller, name: str) -> bool:
     return name in names.VALID_LENGTHS or reads
 
 
-def _with_mask(caller: Caller, argument: MaskArgument) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of a call without a mask, and those with one that hides no token."""
+def _with_mask(caller: Caller, argument: MaskArgument) -> dict[str, Any]:
+    """Return the arguments of a call with a mask that hides no token."""
     B, T = _sizes(caller)
-    plain = caller.arguments(caller.draw(B, T))
     mask = mask_tensor(argument, _all_visible(argument, B, T), B, caller.dtype)
-    return plain, plain | {argument.name: mask}
+    return caller.arguments(caller.draw(B, T)) | {argument.name: mask}
 
 
 def _trial(caller: Caller, argument: MaskArgument) -> _Trial | None:

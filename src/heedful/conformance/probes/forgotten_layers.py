@@ -82,5 +82,5 @@ def _is_read(module: nn.Module, name: str) -> bool:
         or (isinstance(node, ast.Constant) and node.value == name)
         for file in files
         if file is not None
-        for node in ast.walk(file.tree)
+        for node in file.nodes
     )

@@ -333,7 +333,7 @@ def _report(
         line = omitting or line
     unsure = name == "left-padding-positions" and not evidence.is_causal
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
-    unsure |= subject.padding is not None and not OF_PADDING.search(subject.padding.name.lower())
+    unsure |= subject.padding is not None and _speaks_of_something_else(subject.padding.name)
     if name == "padding-leak" and not change.by_values and _keys_have_positions(subject):
         unsure, reason = True, "The queries' positions may be counted from the last key."
     of_landmarks = LANDMARKS.search(prose_about(subject.target.callee)) is not None
@@ -361,6 +361,11 @@ def _report(
         describe_sizes(evidence),
         line,
     )
+
+
+def _speaks_of_something_else(name: str) -> bool:
+    """Check whether an argument has a name, unlike `inputs[1]`, and it is none of padding."""
+    return name.isidentifier() and not OF_PADDING.search(name.lower())
 
 
 def _keys_have_positions(subject: Subject) -> bool:

@@ -1,0 +1,27 @@
+"""The leaves of a torch call's arguments. Most calls nest none, and pytree takes its time for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+
+def call_leaves(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the leaves of a call's arguments, and then those of its keywords."""
+    for value in (*arguments, *keywords.values()):
+        if _nests(value):
+            yield from pytree.tree_leaves(value)
+        else:
+            yield value
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return an argument with a function's result in place of each of its leaves."""
+    return pytree.tree_map(function, value) if _nests(value) else function(value)
+
+
+def _nests(value: Any) -> bool:
+    """Check whether a value may have leaves, as a tuple, a list or a dictionary has; named tuples are tuples."""
+    return isinstance(value, tuple) or type(value) in pytree.SUPPORTED_NODES
