@@ -52,6 +52,7 @@ def test_a_target_that_leaves_its_mask_to_the_caller_gets_a_causal_one():
     ids=lambda it: getattr(it, "__name__", type(it).__name__),
 )
 @pytest.mark.parametrize("causal", [None, False, True])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # only of the first call
 def test_calls_are_causal_exactly_if_requested(target, causal):
     subject = find_subject(target, causal=causal)
     inputs = subject.draw(2, 6)
