@@ -17,8 +17,17 @@ def call_leaves(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterat
             yield value
 
 
-def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return an argument with a function's result in place of each of its leaves."""
+def mapped(function: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a call's arguments with a function's result in place of each leaf."""
+    return tuple(_mapped(function, value) for value in arguments)
+
+
+def mapped_keywords(function: Callable[[Any], Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's keywords with a function's result in place of each leaf."""
+    return {name: _mapped(function, value) for name, value in keywords.items()}
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return pytree.tree_map(function, value) if _nests(value) else function(value)
 
 

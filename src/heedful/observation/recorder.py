@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -204,7 +203,6 @@ def _is_plain_property(func: Any) -> bool:
     return is_getter and func.__self__.__name__ not in TENSOR_PROPERTIES
 
 
-@lru_cache(maxsize=4096)
 def _operation(name: str) -> str:
     """Return the plain name of a torch function: "matmul" for both `__matmul__` and `__rmatmul__`."""
     plain = name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")

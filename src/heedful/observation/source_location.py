@@ -40,12 +40,14 @@ class SourceLocation:
         node: the expression being evaluated; None if the source is unavailable or the bytecode does not map to a
             single expression.
         statement: the statement that contains the expression, or None for the same reasons.
+        parsed: the parsed file.
     """
 
     frame: FrameType
     callee: FrameType | None
     node: ast.AST | None
     statement: ast.stmt | None
+    parsed: executing.Source
 
     @property
     def file(self) -> str:
@@ -67,7 +69,7 @@ class SourceLocation:
         """The text of the statement, or only its header if the statement has a body."""
         if self.statement is None:
             return ""
-        return _text(executing.Source.executing(self.frame).source, self.statement)
+        return _text(self.parsed, self.statement)
 
     def caller(self, boundary: CodeType) -> SourceLocation | None:
         """Return the location that receives this function's return value, or None if that is not user code."""
@@ -114,7 +116,7 @@ def _locate(frame: FrameType, callee: FrameType | None) -> SourceLocation:
     executed = executing.Source.executing(frame)
     statements = executed.statements or ()
     statement = next(iter(statements)) if len(statements) == 1 else None
-    return SourceLocation(frame, callee, executed.node, statement)
+    return SourceLocation(frame, callee, executed.node, statement, executed.source)
 
 
 @lru_cache(maxsize=4096)
@@ -138,8 +140,7 @@ def _carries_out(frame: FrameType) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_library(module: str) -> bool:
-    first, second = (*module.split(".", 2)[:2], "")[:2]
-    return first in LIBRARIES or f"{first}.{second}" in OWN_LIBRARIES
+    return module.partition(".")[0] in LIBRARIES or ".".join(module.split(".")[:2]) in OWN_LIBRARIES
 
 
 def _is_own(frame: FrameType) -> bool:

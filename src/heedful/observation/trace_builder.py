@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from heedful.observation.call_arguments import mapped
+from heedful.observation.call_arguments import mapped, mapped_keywords
 from heedful.observation.opening import BESIDE, OpenedAttention, OpenedStep
 from heedful.observation.reachable import ReachableTensors
 from heedful.observation.roles import roles_of
@@ -184,7 +184,6 @@ class TraceBuilder:
 
     def build(self, result: object) -> Trace:
         """Return the trace of a callable that has returned `result`."""
-
         named = [Source("step", draft.name, draft.step.index) for draft in self._drafts]
 
         def with_name(leaf: object) -> object:
@@ -192,18 +191,15 @@ class TraceBuilder:
                 return named[leaf.step]
             return leaf
 
-        def with_names(leaves: Iterable[object]) -> tuple[Any, ...]:
-            return tuple(mapped(with_name, leaf) for leaf in leaves)
-
         roles = roles_of([draft.step for draft in self._drafts])
         steps = tuple(
             replace(
                 draft.step,
                 name=draft.name,
-                inputs=with_names(draft.step.inputs),
-                arguments=with_names(draft.step.arguments),
-                keywords={it: mapped(with_name, leaf) for it, leaf in draft.step.keywords.items()},
-                product=with_names(draft.step.product),
+                inputs=mapped(with_name, draft.step.inputs),
+                arguments=mapped(with_name, draft.step.arguments),
+                keywords=mapped_keywords(with_name, draft.step.keywords),
+                product=mapped(with_name, draft.step.product),
                 unused=not (draft.used or draft.liveness.is_alive()),
                 role=roles.get(draft.step.index, draft.step.role),
             )
@@ -303,8 +299,8 @@ class TraceBuilder:
             "function": "" if location is None else location.function,
             "module": None if location is None else self._enclosing_module(location.frame),
             "inputs": tuple(dict.fromkeys(inputs)),
-            "arguments": tuple(mapped(as_source, it) for it in call.arguments),
-            "keywords": {name: mapped(as_source, it) for name, it in call.keywords.items()},
+            "arguments": mapped(as_source, call.arguments),
+            "keywords": mapped_keywords(as_source, call.keywords),
             "in_place": call.in_place,
         }
 

@@ -361,6 +361,11 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
     """Return the first argument that hides a token, if imperfectly; or that has any effect; or that runs."""
     running: list[_Trial] = []
     plain = cache(lambda: axes_of_scores(caller, caller.arguments(caller.draw(*_sizes(caller)))))
+
+    def adds_axes(candidate: MaskArgument) -> bool:
+        """Check whether the code adds axes to another form of mask, so that the scores have more of them."""
+        return 0 < plain() < axes_of_scores(caller, _with_mask(caller, candidate))
+
     for candidate in candidates:
         same = [it.argument for it in running if it.argument.name == candidate.name][:1]
         if candidate.dtype.is_floating_point and any(
@@ -368,10 +373,7 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
         ):
             continue
         trial = _trial(caller, candidate)
-        if trial is None or (
-            trial.argument.effective
-            and 0 < plain() < axes_of_scores(caller, _with_mask(caller, candidate))
-        ):  # the code adds axes to another form
+        if trial is None or (trial.argument.effective and adds_axes(candidate)):
             continue
         nothing_is_left = trial.remaining < FAINT or trial.argument.hides  # also if all is NaN
         if trial.argument.effective and nothing_is_left:

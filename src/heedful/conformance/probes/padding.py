@@ -364,8 +364,8 @@ def _report(
 
 
 def _speaks_of_something_else(name: str) -> bool:
-    """Check whether an argument has a name, unlike `inputs[1]`, and it is none of padding."""
-    return name.isidentifier() and not OF_PADDING.search(name.lower())
+    """Check whether an argument has a name, unlike the item `inputs[1]`, and it is none of padding."""
+    return not re.search(r"\[\d+\]$", name) and not OF_PADDING.search(name.lower())
 
 
 def _keys_have_positions(subject: Subject) -> bool:
