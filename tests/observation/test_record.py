@@ -283,6 +283,22 @@ def test_arguments_show_options_and_sources():
     assert step.arguments[0] == Source("step", "output·softmax", 0)
 
 
+def test_tensors_within_lists_are_sources_too():
+    def joined(x, y):
+        doubled = 2 * x
+        rows = torch.cat([doubled, y], dim=0)
+        return torch.stack(tensors=(rows, rows))
+
+    trace = record(joined, torch.ones(2, 3), torch.ones(1, 3))
+    doubled, y = Source("step", "doubled", 0), Source("input", "y")
+    rows = Source("step", "rows", 1)
+    assert trace["rows"].inputs == (doubled, y)
+    assert trace["rows"].arguments == ([doubled, y],)
+    assert trace["rows"].keywords == {"dim": 0}
+    assert trace["output"].keywords == {"tensors": (rows, rows)}
+    assert not any(step.unused for step in trace)
+
+
 def test_a_discarded_result_is_unused_and_has_its_line():
     trace = record(DiscardedMask(), torch.randn(2, 5, 4))
     (unused,) = [step for step in trace if step.unused]
