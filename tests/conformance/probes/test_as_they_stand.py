@@ -1,5 +1,6 @@
 """Designs and bugs of attention classes that were checked as strangers had written them, in our own words."""
 
+import pytest
 from attentions_with_caches import written
 from gapped_attention import bugs_in, self_attention
 
@@ -95,6 +96,43 @@ def test_a_mask_within_a_tuple_shows_all_tokens_at_first(tmp_path):
     assert bugs_in(tmp_path, wrong) == {"mask-broadcast": "masks = mask.repeat(self.heads, 1, 1)"}
     right = OF_A_TUPLE.replace("REPEATED", "mask.repeat_interleave(self.heads, 0)")
     assert not bugs_in(tmp_path, right)
+
+
+REQUIRED_PADDING = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, ARGUMENTS):
+        b, n, d = x.shape
+        q, k, v = (it(x).view(b, n, self.heads, -1).transpose(1, 2) for it in (self.q, self.k, self.v))
+        s = q @ k.mT / (d // self.heads) ** 0.5
+        s = s.masked_fill(SPREAD, FILL)
+        return (s.softmax(-1) @ v).transpose(1, 2).reshape(b, n, d)
+"""
+OF_TUPLE = """inputs: tuple):
+        x, pad = inputs
+        b, n, d"""
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_required_mask_named_after_padding_shows_all_tokens_at_first(tmp_path, within):
+    start = REQUIRED_PADDING.replace(
+        "ARGUMENTS):\n        b, n, d", OF_TUPLE if within else "x, pad):\n        b, n, d"
+    )
+    right = start.replace("SPREAD, FILL", "pad[:, None, None, :], float('-inf')")
+    with written(tmp_path, right) as target:
+        report = check(target)
+        assert "True hides" in {fact.name: fact.value for fact in report.facts}["padding mask"]
+        assert {it.name for it in report.findings} == {"nan-on-masked-rows"}
+    spread = "pad.repeat(self.heads, 1).view(b, self.heads, 1, n), -1e9"
+    wrong = start.replace("SPREAD, FILL", spread)
+    assert bugs_in(tmp_path, wrong) == {"mask-broadcast": f"s = s.masked_fill({spread})"}
 
 
 def test_a_small_fill_in_front_of_the_softmax_may_be_chosen_by_the_scores(tmp_path):

@@ -30,7 +30,11 @@ from heedful.conformance.calling.mask_forms import (
 )
 from heedful.conformance.calling.mask_traces import axes_of_scores, is_read_as_truth
 from heedful.conformance.calling.names import Names
-from heedful.conformance.calling.polarity import documented_polarity, is_documented_as_additive
+from heedful.conformance.calling.polarity import (
+    documented_polarity,
+    is_documented_as_additive,
+    suggests_real_tokens,
+)
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.calling.roles import OfMemory
 from heedful.conformance.calling.target import is_from_torch
@@ -79,7 +83,8 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
     by_name = _first_fitting(caller, lengths) or padding
     if by_name is not None:
         return by_name
-    said = _first_fitting(caller, _candidates(caller, said_to_be_masks(caller), PADDING_FORMS))
+    by_word = (*said_to_be_masks(caller), *_masks_within(caller))
+    said = _first_fitting(caller, _candidates(caller, by_word, PADDING_FORMS))
     is_mask = said is not None and (said.effective or said.declared is not None)
     return said if is_mask else None
 
@@ -178,6 +183,13 @@ def _given_masks(caller: Caller) -> Names:
     )
 
 
+def _masks_within(caller: Caller) -> Names:
+    """Return the words, of no known role, that call leaves within an example's arguments masks."""
+    words = dict.fromkeys(map(caller.convention.word_for, caller.convention.leaves))
+    unknown = (word for word in words if word not in names.OF_KNOWN_ROLES)
+    return tuple(word for word in unknown if any(it in word.lower() for it in MASK_WORDS))
+
+
 def said_to_be_masks(caller: Caller) -> Names:
     """Return the arguments of unknown names that their names, or the docstrings, call masks of padding."""
     documented = documented_arguments(caller.target.callee)
@@ -246,7 +258,7 @@ def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[
             declared, dtypes = True, (caller.dtype,)
         example = given.get(name)
         allowed = _documented_forms(caller, name, forms)
-        keeps = _suggests_real_tokens(name) if declared is None else declared
+        keeps = suggests_real_tokens(name) if declared is None else declared
         arguments = (
             MaskArgument(name, form, dtype, true_keeps, declared)
             for dtype in dtypes
@@ -350,11 +362,6 @@ def _polarity_of_example(given: object) -> bool | None:
         if (ends == ends[0]).all() and not (other_ends == other_ends[0]).all():
             return bool(ends[0])
     return None
-
-
-def _suggests_real_tokens(name: str) -> bool:
-    """Check whether a name is rather one of real tokens than of padding, such as pad_mask."""
-    return "pad" not in name or any(word in name for word in ("not", "non", "unpad"))
 
 
 def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArgument | None:

@@ -94,3 +94,8 @@ def is_documented_as_additive(text: str) -> bool:
     )
     lowest = any(LOWEST.search(it) and not (ZERO.search(it) or KEPT.search(it)) for it in clauses)
     return ADDED.search(lowered) is not None or (zero and lowest)
+
+
+def suggests_real_tokens(name: str) -> bool:
+    """Check whether a mask's name is rather one of real tokens than of padding, such as pad_mask."""
+    return "pad" not in name or any(word in name for word in ("not", "non", "unpad"))

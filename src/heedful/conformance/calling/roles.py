@@ -17,6 +17,7 @@ from heedful.conformance.calling.convention import MEMORY_TOKENS, grid_of
 from heedful.conformance.calling.conventional import WIDTH
 from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
+from heedful.conformance.calling.polarity import suggests_real_tokens
 from heedful.conformance.calling.rotary_tables import PositionTable, rotary_tables
 from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.source import nodes_of
@@ -86,7 +87,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
         yield from map(_embeddings, _input_widths(target.module))
     roles = ("tokens", "none") if OF_TOKENS.search(name.lower()) else (*suggested, *ROLES)
     for role in dict.fromkeys(roles):
-        for value, axes in _values_in(role, target.module, head_size):
+        for value, axes in _values_in(role, name, target.module, head_size):
             other_form = value is TOKENS and (documented == FEATURE_MAP or shape == ONE_VECTOR)
             if documented is None or axes in (None, documented) or other_form or role == "lengths":
                 yield value
@@ -214,18 +215,20 @@ def _table(rows: int, width: int) -> Tensor:
 
 
 def _values_in(
-    role: str, module: nn.Module | None, head_size: int
+    role: str, name: str, module: nn.Module | None, head_size: int
 ) -> Iterator[tuple[Value, int | None]]:
-    """Yield the values in a role, each with its number of axes; None if it may have any."""
+    """Yield the values of an argument in a role, each with its number of axes; None if it may have any."""
     match role:
         case "tokens":
             yield TOKENS, 3
         case "none":
             yield None, None
         case "masks":
+            polarities = (True,) if suggests_real_tokens(name) else (False, True)
             for dtype in (torch.bool, torch.int64, torch.float64):
                 for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
-                    yield all_visible(form, dtype, true_keeps=True), form.count(",") + 1
+                    for keeps in (True,) if dtype.is_floating_point else polarities:
+                        yield all_visible(form, dtype, true_keeps=keeps), form.count(",") + 1
         case "biases":
             for form in ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)"):
                 yield no_bias(form), form.count(",") + 1
