@@ -34,6 +34,9 @@ NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
 ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-fsanitize=undefined -fsanitize-undefined-trap-on-error'
 QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 
+# Hundreds of processes are started. Without its compiled files, heedful takes seconds to compile in each.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: tour bench conformance conformance-packages test test-slow test-native test-native-arm test-pytorch fuzz fuzz-files scaling
 .PHONY: wheels docs viewer check lint format clean
 

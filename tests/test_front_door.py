@@ -37,6 +37,13 @@ def test_every_name_is_imported_on_first_use():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("command", ["command", "practising.command", "grading.command"])
+def test_commands_whose_targets_run_in_other_processes_import_no_torch(command):
+    program = f"import sys, heedful.conformance.{command}; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_importing_loads_nothing_heavy():
     """Besides torch, only `executing` and `jaxtyping` (0.02 s), which import the standard library and numpy."""
     program = (

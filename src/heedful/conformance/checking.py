@@ -36,7 +36,8 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.probes import PROBES
 from heedful.conformance.probes.probe import Probe
-from heedful.conformance.recording.coverage import Coverage, LineTracer, traceable
+from heedful.conformance.recording.coverage import Coverage
+from heedful.conformance.recording.line_tracer import LineTracer, traceable
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.conformance.reporting.report import Report

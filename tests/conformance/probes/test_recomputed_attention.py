@@ -8,7 +8,7 @@ from torch import nn
 from heedful.conformance.checking import check
 from heedful.conformance.evidence import designs
 from heedful.conformance.recording.forwarding import call_omitting
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.target_source import prose_about
 
 SIZES = (24, 4, 70, 0.0)
 

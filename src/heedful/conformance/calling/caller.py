@@ -15,8 +15,8 @@ from heedful.conformance.calling.exceptions import exits_as_errors
 from heedful.conformance.calling.isolation import as_default, restored, seeded, uninitialised_as_nan
 from heedful.conformance.calling.mask_forms import LENGTHS, MaskArgument, Masks, combined_with
 from heedful.conformance.calling.target import Target, TargetError
-from heedful.conformance.recording.coverage import watched
 from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.line_tracer import watched
 from heedful.conformance.recording.observation import Observation
 from heedful.observation import ReachableTensors, Trace, record
 from heedful.observation.leaves import leaf_named

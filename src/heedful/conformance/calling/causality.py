@@ -12,7 +12,8 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import Constants, VisibleKeys
 from heedful.conformance.calling.influence import influences
 from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
-from heedful.conformance.recording.source import functions_of, names_in, nodes_of
+from heedful.conformance.recording.source import names_in, nodes_of
+from heedful.conformance.recording.target_source import functions_of
 
 TOKENS = 4
 TRIANGLES = frozenset({"tril", "triu", "tril_", "triu_", *names.CAUSAL})

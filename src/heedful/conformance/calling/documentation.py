@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import functions_of, kept, source_lines
+from heedful.conformance.recording.source import kept, source_lines
+from heedful.conformance.recording.target_source import functions_of
 
 # "`pad` is True at padding", "pad holds 1 at real tokens", "pad = True where a key is hidden"
 STATEMENT: re.Pattern[str] = re.compile(

@@ -28,12 +28,7 @@ from heedful.conformance.calling.layouts import PATTERNS, likely_layouts, unpack
 from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.target import Target, is_required, made_parameters, tables
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import (
-    SourceLine,
-    contains_line,
-    nodes_of,
-    parsed_file,
-)
+from heedful.conformance.recording.source import SourceLine, contains_line, nodes_of, parsed_file
 from heedful.errors import ArgumentError
 
 SIZES = ((3, 5), (4, 8), (2, 16))  # B and T at which a call must fail alike to prove a bug

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heedful.conformance.recording.source import functions_of
+from heedful.conformance.recording.target_source import functions_of
 
 BATCH = 2  # where a global tensor has no batch axis
 

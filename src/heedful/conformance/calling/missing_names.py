@@ -19,7 +19,8 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
 )
 from heedful.conformance.recording.assignments import variables_read
-from heedful.conformance.recording.source import imported_names, methods_of, parsed, parsed_file
+from heedful.conformance.recording.source import imported_names, parsed, parsed_file
+from heedful.conformance.recording.target_source import methods_of
 
 PYTHON_FUNCTION: re.Pattern[str] = re.compile(r"must be Tensor, not builtin_function_or_method")
 UNFIT_CALL: re.Pattern[str] = re.compile(

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.options import option, option_with
-from heedful.conformance.recording.source import own_text
+from heedful.conformance.recording.target_source import own_text
 from heedful.errors import ArgumentError
 from heedful.observation.leaves import with_changed_leaves
 

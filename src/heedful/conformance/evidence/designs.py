@@ -26,7 +26,7 @@ from heedful.conformance.recording.dataflow import (
 )
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.target_source import prose_about
 from heedful.observation import Source, Step
 
 TOLERANCE = 1e-4

@@ -18,7 +18,7 @@ from heedful.conformance.evidence.expectations import Expectations, Expected, ex
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.target_source import prose_about
 
 CHANGED = 2
 """The token that is changed where one token is enough. It is neither the first nor the last one."""

@@ -20,7 +20,8 @@ from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.conditions import is_switched_off
 from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens, unused_steps
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import names_in, parsed_file, prose_about
+from heedful.conformance.recording.source import names_in, parsed_file
+from heedful.conformance.recording.target_source import prose_about
 from heedful.errors import ArgumentError
 from heedful.observation import Step
 

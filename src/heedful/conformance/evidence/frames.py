@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.target_source import prose_about
 
 FRAMES: re.Pattern[str] = re.compile(r"\bframes?\b|video|temporal")
 """Words of code whose tokens come in frames, in lower case."""

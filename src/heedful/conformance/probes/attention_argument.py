@@ -23,7 +23,8 @@ from heedful.conformance.recording.call_sites import lines_calling
 from heedful.conformance.recording.conditions import switch_of
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 

@@ -10,7 +10,8 @@ from types import FunctionType
 from heedful.conformance.calling import names
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import SourceLine, nodes_of, own_functions_of
+from heedful.conformance.recording.source import SourceLine, nodes_of
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 

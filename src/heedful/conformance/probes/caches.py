@@ -15,7 +15,7 @@ from heedful.conformance.probes.cache_causes import find_cache_cause
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.state import first_difference, line_changing_state
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import own_text, prose_about
+from heedful.conformance.recording.target_source import own_text, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 CACHE_KINDS: dict[str, str] = {

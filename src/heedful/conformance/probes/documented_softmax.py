@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed_file
+from heedful.conformance.recording.source import SourceLine, parsed_file
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 FORMULA: re.Pattern[str] = re.compile(r"softmax\s?[(_{\[]", re.IGNORECASE)

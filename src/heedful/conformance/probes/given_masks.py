@@ -21,7 +21,6 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.coverage import traceable
 from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import (
@@ -31,8 +30,10 @@ from heedful.conformance.recording.forwarding import (
     definition_line,
     parameter_is_read,
 )
+from heedful.conformance.recording.line_tracer import traceable
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine, functions_of, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import functions_of, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step, Trace
 from heedful.observation.leaves import leaves_of

@@ -10,7 +10,8 @@ from torch import Tensor
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
-from heedful.conformance.recording.source import SourceLine, own_functions_of
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.shapes import times

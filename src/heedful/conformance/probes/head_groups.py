@@ -15,7 +15,8 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_projection, steps_to_next_projection
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 

@@ -14,7 +14,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.crashes import fresh_subject
 from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import own_text
+from heedful.conformance.recording.target_source import own_text
 from heedful.conformance.reporting.finding import Fact, Finding
 
 # How PyTorch refuses a number that a dtype cannot hold.

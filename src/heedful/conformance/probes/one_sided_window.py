@@ -16,7 +16,8 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.definitions import attribute_definition
-from heedful.conformance.recording.source import SourceLine, names_in, prose_about, tree_of
+from heedful.conformance.recording.source import SourceLine, names_in, tree_of
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 ONE_SIDE: re.Pattern[str] = re.compile(r"\blook\W?ahead|\bstream|\blatency|\bpast\b|\bfuture\b")

@@ -13,7 +13,7 @@ from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.masking import mask_building_line
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries, indices_with_any
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 WITHOUT_ITSELF: re.Pattern[str] = re.compile(

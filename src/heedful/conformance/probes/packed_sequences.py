@@ -18,7 +18,8 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.inputs import Inputs
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 IDS: tuple[str, ...] = ("batch", "batch_idx", "batch_index", "batch_ids", "graph_ids")

@@ -38,7 +38,8 @@ from heedful.conformance.recording.differences import coarsest_dtype, differing_
 from heedful.conformance.recording.forwarding import call_mistaking, call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, value_of
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 LANDMARKS: re.Pattern[str] = re.compile(r"nystr[oö]m|landmarks?\b")

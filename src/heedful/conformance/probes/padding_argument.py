@@ -43,7 +43,8 @@ from heedful.conformance.recording.forwarding import (
     call_omitting,
 )
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
 HIDE_BY_LENGTHS = "Make a mask of it, torch.arange(T) < lengths[:, None], and hide the other tokens in every attention."

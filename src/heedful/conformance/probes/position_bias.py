@@ -20,8 +20,9 @@ from heedful.conformance.recording.assignments import assignment_before, variabl
 from heedful.conformance.recording.dataflow import VIEWS, ancestors, behind_views, steps_from_tokens
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, value_of
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.recording.strides import stride_line
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.scores import alibi_slopes

@@ -29,7 +29,6 @@ from heedful.conformance.recording.call_sites import (
     lines_calling,
     returns_result,
 )
-from heedful.conformance.recording.coverage import traceable
 from heedful.conformance.recording.dataflow import (
     VIEWS,
     ancestors,
@@ -41,6 +40,7 @@ from heedful.conformance.recording.dataflow import (
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.early_returns import returned_early, returned_nothing
+from heedful.conformance.recording.line_tracer import traceable
 from heedful.conformance.recording.siblings import pairing_siblings
 from heedful.conformance.recording.source import SourceLine, parsed
 from heedful.conformance.reporting.finding import Fact, Finding

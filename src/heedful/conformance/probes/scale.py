@@ -37,7 +37,8 @@ from heedful.conformance.recording.dataflow import (
     steps_from_projection,
 )
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine, fields_read, prose_about
+from heedful.conformance.recording.source import SourceLine, fields_read
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 

@@ -20,7 +20,8 @@ from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.definitions import mask_definition
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times

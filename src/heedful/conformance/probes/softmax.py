@@ -27,7 +27,8 @@ from heedful.conformance.recording.dataflow import (
 from heedful.conformance.recording.definitions import layer_definition
 from heedful.conformance.recording.differences import TOLERANCES
 from heedful.conformance.recording.observation import Observation, tensor_of
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times

@@ -14,7 +14,8 @@ from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_proje
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.early_returns import returned_early
 from heedful.conformance.recording.observation import tensor_of
-from heedful.conformance.recording.source import SourceLine, own_functions_of
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 

@@ -14,7 +14,8 @@ from heedful.conformance.recording.dataflow import (
     behind_views,
     operands_of,
 )
-from heedful.conformance.recording.source import SourceLine, prose_about
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 

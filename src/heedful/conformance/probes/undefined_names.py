@@ -10,12 +10,8 @@ from types import CodeType, FunctionType
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import (
-    SourceLine,
-    imported_names,
-    own_functions_of,
-    parsed_file,
-)
+from heedful.conformance.recording.source import SourceLine, imported_names, parsed_file
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 

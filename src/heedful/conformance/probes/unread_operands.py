@@ -11,7 +11,8 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import lines_calling
 from heedful.conformance.recording.dataflow import steps_from_projection
-from heedful.conformance.recording.source import SourceLine, parsed, prose_about
+from heedful.conformance.recording.source import SourceLine, parsed
+from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.conformance.reporting.root_causes import NOTHING_READS
 

@@ -13,7 +13,8 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.gradient_lines import leaves_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.definitions import attribute_definition
-from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed
+from heedful.conformance.recording.source import SourceLine, parsed
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import Finding
 from heedful.shapes import times
 

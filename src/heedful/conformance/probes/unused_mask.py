@@ -20,7 +20,8 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
 from heedful.conformance.recording.forwarding import functions_given, parameter_is_read
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.source import SourceLine, own_functions_of, parsed
+from heedful.conformance.recording.source import SourceLine, parsed
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 

@@ -13,7 +13,8 @@ from heedful.conformance.probes.scale_lines import SCALES
 from heedful.conformance.recording.call_sites import line_reading
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.forwarding import call_without
-from heedful.conformance.recording.source import SourceLine, methods_of, parsed
+from heedful.conformance.recording.source import SourceLine, parsed
+from heedful.conformance.recording.target_source import methods_of
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
 

@@ -9,7 +9,8 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import unused_steps
 from heedful.conformance.recording.named_views import VIEWS, NamedView, named_views
 from heedful.conformance.recording.observation import value_of
-from heedful.conformance.recording.source import SourceLine, own_functions_of
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import Finding
 from heedful.observation import Step
 from heedful.shapes import times

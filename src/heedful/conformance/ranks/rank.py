@@ -23,7 +23,7 @@ from heedful.conformance.ranks.processes import START_SECONDS
 from heedful.conformance.ranks.recording import recorded_run
 from heedful.conformance.ranks.run import Run, UnfitLayoutError, Whole
 from heedful.conformance.ranks.weights import Dealt, deal
-from heedful.conformance.recording.source import prose_about
+from heedful.conformance.recording.target_source import prose_about
 from heedful.observation.collectives import collectives_seen
 
 

@@ -11,10 +11,10 @@ from heedful.conformance.recording.source import (
     SourceLine,
     contains_line,
     kept,
-    own_functions_of,
     parsed,
     parsed_file,
 )
+from heedful.conformance.recording.target_source import own_functions_of
 from heedful.observation import Step
 
 

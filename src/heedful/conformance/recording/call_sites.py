@@ -14,11 +14,11 @@ from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import (
     SourceLine,
     contains_line,
-    methods_of,
     names_in,
     parsed,
     parsed_file,
 )
+from heedful.conformance.recording.target_source import methods_of
 from heedful.observation import Step
 
 

@@ -8,13 +8,8 @@ from typing import TypeGuard
 
 from torch import Tensor, nn
 
-from heedful.conformance.recording.source import (
-    is_own_attribute,
-    methods_of,
-    names_in,
-    nodes_of,
-    parsed,
-)
+from heedful.conformance.recording.source import is_own_attribute, names_in, nodes_of, parsed
+from heedful.conformance.recording.target_source import methods_of
 
 
 def unmet_conditions(module: nn.Module | None) -> Iterator[tuple[set[str], str]]:

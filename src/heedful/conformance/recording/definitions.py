@@ -13,12 +13,11 @@ from heedful.conformance.recording.assignments import assigns
 from heedful.conformance.recording.source import (
     ParsedSource,
     SourceLine,
-    methods_of,
     names_in,
-    own_functions_of,
     parsed,
     parsed_file,
 )
+from heedful.conformance.recording.target_source import methods_of, own_functions_of
 from heedful.observation import Step
 
 TRIANGLE_FUNCTIONS = frozenset({"triu", "tril", "triu_", "tril_"})

@@ -11,13 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from heedful.conformance.recording.source import (
-    SourceLine,
-    methods_of,
-    names_in,
-    own_functions_of,
-    parsed,
-)
+from heedful.conformance.recording.source import SourceLine, names_in, parsed
+from heedful.conformance.recording.target_source import methods_of, own_functions_of
 from heedful.observation import Step
 
 

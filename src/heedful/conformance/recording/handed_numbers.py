@@ -9,13 +9,8 @@ from types import FunctionType
 from torch import nn
 
 from heedful.conformance.recording.assignments import assigns
-from heedful.conformance.recording.source import (
-    ParsedSource,
-    SourceLine,
-    contains_line,
-    methods_of,
-    parsed,
-)
+from heedful.conformance.recording.source import ParsedSource, SourceLine, contains_line, parsed
+from heedful.conformance.recording.target_source import methods_of
 from heedful.observation import Step
 
 DEPTH = 4
