@@ -1455,3 +1455,17 @@ class HeldMask(Projected):
         q, k, v = self.split(x)
         scores = q @ k.mT / q.shape[-1] ** 0.5
         return scores.masked_fill(attn_mask.mask, -torch.inf).softmax(-1) @ v
+
+
+class OfGroupsOfTokens(nn.Module):
+    """Attends over the tokens of groups, which are no tensors: objects with tokens and a mask of padding."""
+
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, num_heads, batch_first=True)
+
+    def forward(self, prefix, groups, verbose: bool = False):
+        horizon = groups[0].tokens.shape[1]
+        assert all(group.tokens.shape[1] == horizon for group in groups)
+        x = torch.cat([prefix, *(group.tokens.flatten(1, 2) for group in groups)], dim=1)
+        return self.attention(x, x, x, need_weights=False)[0]

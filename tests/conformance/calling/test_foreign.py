@@ -150,6 +150,11 @@ def test_what_cannot_be_called_is_no_bug(target):
         check(target)
 
 
+def test_items_of_another_kind_than_tensors_are_no_bug():
+    with pytest.raises(ArgumentError, match="has no attribute 'tokens'"):
+        check(foreign.OfGroupsOfTokens)
+
+
 @pytest.mark.parametrize("target", [foreign.Frequencies, foreign.OfLargeImages])
 def test_images_of_other_sizes_are_no_bug(target):
     with pytest.raises(ArgumentError, match=r"Tried: x .*--example 'torch\.randn"):

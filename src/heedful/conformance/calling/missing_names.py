@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.exceptions import (
     describe_exception,
@@ -59,7 +60,7 @@ def is_missing_name(error: BaseException) -> bool:
         known = any(error.name in vars(cls) for cls in type(owner).__mro__)
         return not known and not _is_set_before(owner, error.name)
     return isinstance(owner, Tensor) and (
-        owner.grad_fn is not None or not _is_argument(owner, frame)
+        owner.grad_fn is not None or not _is_of_argument(owner, error)
     )
 
 
@@ -92,8 +93,17 @@ def _is_set_before(module: nn.Module, name: str) -> bool:
     )
 
 
-def _is_argument(tensor: Tensor, frame: Any) -> bool:
-    """Check whether a tensor is one that the function of a frame was given."""
-    count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
-    given = (frame.f_locals.get(name) for name in frame.f_code.co_varnames[:count])
-    return any(value is tensor for value in given)
+def _is_of_argument(tensor: Tensor, error: BaseException) -> bool:
+    """Check whether a tensor is one that a function on the way to an exception was given, or a view of one."""
+    for frame, _ in own_frames(error):
+        count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
+        given = [frame.f_locals.get(name) for name in frame.f_code.co_varnames[:count]]
+        tensors = (it for it in pytree.tree_leaves(given) if isinstance(it, Tensor))
+        if any(_whole(it) is _whole(tensor) for it in tensors):
+            return True
+    return False
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return the tensor that a tensor is a view of, or itself."""
+    return tensor if tensor._base is None else tensor._base
