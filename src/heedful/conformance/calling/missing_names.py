@@ -8,7 +8,6 @@ import dis
 import inspect
 import re
 from types import ModuleType
-from typing import Any
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
