@@ -1,8 +1,8 @@
 """Check a class again with another argument of its constructor, where the default kept something from being checked.
 
-That is a flag or a text that kept lines from running, a size that is off by default (a window, a soft cap, the number
-of key heads) or a window that is wider than every sequence of the check, or a choice with which the class cannot be
-called.
+That is a flag, also one of a configuration, or a text that kept lines from running, a size that is off by
+default (a window, a soft cap, the number of key heads) or a window that is wider than every sequence of the check, or a
+choice with which the class cannot be called.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.constructor_parameters import unstated_parameters
+from heedful.conformance.calling.constructor_parameters import flags_of, unstated_parameters
 from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
@@ -42,6 +42,8 @@ OF_SIZES = ("crashes", "length-dependent")
 """Findings that a size may cause: numbers of tokens may have to be multiples of a window, and heads of key heads."""
 OF_TEXTS = ("rows-not-normalised",)
 """Findings that a text may ask for, such as normalize="sigmoid"."""
+OF_CACHES = ("cache-mismatch", "causal-alignment", "rotary-offset")
+"""Findings that are bugs with a flag that turns a cache on: the same tokens in one call are right."""
 MAX_FLAGS = 2  # each takes as long as the first check
 MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 
@@ -121,7 +123,8 @@ def _other_settings(
 def _level_with(name: str, value: float | str, finding: Finding) -> Level | None:
     """Return the level of a finding with another value of an argument; None if it says nothing about the class."""
     of_causality = name in names.CAUSAL and finding.name in OF_CAUSALITY
-    if finding.name in CERTAIN or of_causality or finding.case.startswith(ANY_CALL):
+    of_cache = "cache" in name and finding.name in OF_CACHES
+    if finding.name in CERTAIN or of_causality or of_cache or finding.case.startswith(ANY_CALL):
         return "bug"
     if isinstance(value, bool):
         level: Level = "bug" if name in names.BATCH_FIRST else "suspicious"
@@ -181,7 +184,7 @@ def _told_of(finding: Finding, name: str, setting: str, target: type) -> Finding
 def _flags_in_missed_lines(
     target: type, report: Report, arguments: Mapping[str, Any]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the flags of a constructor that decide about lines that never ran, each the other way round."""
+    """Yield the flags of a class that decide about lines that never ran, each the other way round."""
     missed = () if report.coverage is None else report.coverage.missed
     read = {word for lines in missed for word in re.findall(r"\w+", lines.branch)}
     source = parsed(target)
@@ -190,9 +193,9 @@ def _flags_in_missed_lines(
             read |= names_in([node.test])
         elif isinstance(node, ast.keyword) and node.arg in read:
             read |= names_in([node.value])
-    for name, parameter in inspect.signature(target).parameters.items():
-        if name in read and name not in arguments and isinstance(parameter.default, bool):
-            yield name, not parameter.default
+    for name, default in flags_of(target).items():
+        if name in read and name not in arguments:
+            yield name, not default
 
 
 def _texts_in_missed_lines(
@@ -212,9 +215,9 @@ def _texts_in_missed_lines(
 
 def _flags_of_causality(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield the flags of a constructor that say whether the class is causal, each the other way round."""
-    for name, parameter in inspect.signature(target).parameters.items():
-        if name in names.CAUSAL and name not in arguments and isinstance(parameter.default, bool):
-            yield name, not parameter.default
+    for name, default in flags_of(target).items():
+        if name in names.CAUSAL and name not in arguments:
+            yield name, not default
 
 
 def _sizes_that_show(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -358,3 +358,28 @@ def test_a_mask_for_thousands_of_tokens_becomes_small():
     assert built.mask.shape == (128, 128)
     assert len(built.table) == 5000  # which is no square
     assert len(instantiate(Masked, {"context_length": 4096}).mask) == 4096
+
+
+class OfLayers(Projected):
+    """Makes its norm by calling what it is given, looks up its activation, and keeps two ready-made layers."""
+
+    def __init__(self, d_model, norm_layer, act, attn_dropout, out_proj):
+        super().__init__(d_model)
+        self.norm, self.act = norm_layer(d_model), ACTIVATIONS[act]()
+        self.attn_dropout, self.out_proj = attn_dropout, out_proj
+
+    def forward(self, x):
+        q, k, v = self.split(self.norm(x))
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return self.out_proj(self.act(self.attn_dropout(weights) @ v))
+
+
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+def test_layers_are_made_kept_and_looked_up():
+    module = instantiate(OfLayers, {})
+    kinds = nn.LayerNorm, nn.ReLU, nn.Dropout, nn.Linear
+    layers = module.norm, module.act, module.attn_dropout, module.out_proj
+    assert tuple(map(type, layers)) == kinds
+    assert not check(OfLayers).bugs

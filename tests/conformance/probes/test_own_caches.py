@@ -165,3 +165,44 @@ class Attention(nn.Module):
 def test_a_cache_may_be_a_list_of_keys_and_values_that_the_target_replaces(tmp_path, past, names):
     with written(tmp_path, LISTED.replace("PAST", past)) as target:
         assert [it.name for it in check(target).bugs] == names
+
+
+# Keys are kept in the module, which a text of several tokens must begin anew.
+KEPT = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model, n_heads, qkv_layer, dropout: nn.Module, o_proj, dev, max_batch_size=1, max_len=64):
+        super().__init__()
+        self.n_heads, self.size = n_heads, d_model // n_heads
+        self.qkv_proj, self.o_proj, self.dropout = qkv_layer, o_proj, dropout
+        dtype = next(o_proj.parameters()).dtype
+        shape = max_batch_size, n_heads, max_len, self.size
+        self.register_buffer("k", torch.zeros(shape, device=dev, dtype=dtype), persistent=False)
+        self.register_buffer("v", torch.zeros(shape, device=dev, dtype=dtype), persistent=False)
+        self.start_pos = 0
+
+    def forward(self, hidden_states):
+        B, T, C = hidden_states.shape
+        if T > 1:
+            self.start_pos = 0
+        rows = slice(self.start_pos, self.start_pos + T)
+        q, k, v = self.qkv_proj(hidden_states).view(B, T, 3, self.n_heads, self.size).permute(2, 0, 3, 1, 4)
+        self.k[:B, :, rows], self.v[:B, :, rows] = k, v
+        if T == 1:
+            k, v = self.k[:B, :, : rows.stop], self.v[:B, :, : rows.stop]
+        seen = torch.ones(T, k.shape[2], dtype=torch.bool).tril(k.shape[2] - T)
+        weights = (q @ k.mT * self.size**-0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+        self.start_pos += T
+        return self.o_proj((self.dropout(weights) @ v).transpose(1, 2).flatten(2))
+"""
+
+
+def test_a_text_begins_anew_where_a_module_keeps_keys_for_single_tokens(tmp_path):
+    with written(tmp_path, KEPT) as attention:
+        assert not check(attention).bugs
+    with written(tmp_path, KEPT.replace("if T > 1:", "if self.start_pos + T > 64:")) as attention:
+        (bug,) = check(attention).bugs
+    assert bug.place is not None
+    assert (bug.name, bug.place.source) == ("stale-state", "self.start_pos = 0")

@@ -109,26 +109,23 @@ def _beside_memory(constants: Constants, base: CallingConvention) -> Constants:
 
 
 def _of_translation(target: Target) -> Iterator[CallingConvention]:
-    """Yield the convention of a model that takes the ids of a source and those of its translation, if it takes both.
+    """Yield the conventions of a model that takes a source and the ids of its translation.
 
-    Its result has a row for each token of the translation.
+    The source has ids, too, or vectors, as frames of speech. The result has a row for each token of the translation.
     """
     module, required = target.module, target.required
     embeddings = (
         [] if module is None else [it for it in module.modules() if isinstance(it, nn.Embedding)]
     )
-    if len(required) != 2 or len(embeddings) < 2 or not names.TRANSLATION.match(required[1]):
+    if not embeddings or len(required) != 2 or not names.TRANSLATION.match(required[1]):
         return
-    vocabulary = min(it.num_embeddings for it in embeddings)
     source, translation = required
-    yield CallingConvention(
-        "(B, T) ids",
-        (translation,),
-        (),
-        vocabulary,
-        constants={source: ids_of_memory(vocabulary)},
-        guessed=True,
-    )
+    vocabulary = min(it.num_embeddings for it in embeddings)
+    base = CallingConvention("(B, T) ids", (translation,), (), vocabulary, guessed=True)
+    if len(embeddings) > 1:
+        yield replace(base, constants={source: ids_of_memory(vocabulary)})
+    for width in widths_of(module)[:MAX_GUESSED_WIDTHS] if module is not None else ():
+        yield replace(base, constants={source: MEMORY}, other_features={source: (width,)})
 
 
 def _bases(

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -48,8 +49,10 @@ from heedful.conformance.calling.parts import (
     ROTARY,
     handed_texts,
     layer_by_name,
+    makes_layer,
     part_classes,
     takes_embedding,
+    takes_layer,
 )
 from heedful.conformance.calling.sequences import SIDES, sequence_parameters, several_numbers
 from heedful.conformance.calling.small_sizes import shorter_contexts, small_sizes
@@ -297,6 +300,13 @@ def _values(
             values[name] = nn.Embedding(*sizes)
         elif parts and _takes_module(hints.get(name)):
             values[name] = _part(cls, name, hints[name], conventional[names.WIDTHS[0]])
+        elif parts and name not in hints and makes_layer(cls, name):
+            values[name] = partial(_layer_of, name, conventional[names.WIDTHS[0]])
+        elif parts and name not in hints and takes_layer(cls, name):
+            shares = any(it in names.KEY_HEADS for it in parameters)
+            sizes = conventional[names.KEY_HEADS[0]], conventional[names.HEAD_SIZES[0]]
+            keys = sizes[0] * sizes[1] if shares else None
+            values[name] = layer_by_name(name, conventional[names.WIDTHS[0]], keys)
         elif is_configuration(name, hints.get(name)) or (
             name in read
             and hints.get(name) is not Tensor
@@ -321,6 +331,12 @@ def _values(
                 value = _part(cls, name, hints.get(name), conventional[names.WIDTHS[0]])
             values[name] = GUESSES[0] if value is None else value
     return values
+
+
+def _layer_of(name: str, width: int, *sizes: Any, **_: Any) -> nn.Module:
+    """Return the layer that a constructor makes by calling a parameter, of the width that it asks for."""
+    asked = next((it for it in sizes if type(it) is int), width)
+    return layer_by_name(name, asked)
 
 
 def _takes_module(hint: Any) -> bool:

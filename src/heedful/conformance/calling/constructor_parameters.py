@@ -98,6 +98,23 @@ def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None
     return next((name for name in called if name in names.KEY_HEADS), None)
 
 
+def flags_of(target: type) -> dict[str, bool]:
+    """Return the flags of a class by name, each with its default: parameters and fields of configurations.
+
+    A field that the constructor reads of a configuration of no known class counts if a check gives it a flag's value.
+    """
+    parameters, hints = inspect.signature(target).parameters, type_hints(target)
+    flags: dict[str, Any] = {name: it.default for name, it in parameters.items()}
+    known, read = conventional_values({}), fields_read(target)
+    for name in (it for it in parameters if is_configuration(it, hints.get(it))):
+        hint = hints.get(name)
+        if dataclasses.is_dataclass(hint):
+            flags |= {it.name: it.default for it in dataclasses.fields(hint)}
+        else:
+            flags |= {it: value_by_name(it, known) for it in read.get(name, ())}
+    return {name: value for name, value in flags.items() if isinstance(value, bool)}
+
+
 def is_configuration(name: str, hint: Any) -> bool:
     """Check whether a parameter takes a configuration, by its name or by its annotation."""
     stated = inspect.isclass(hint) and (hint is Configuration or dataclasses.is_dataclass(hint))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling import names
-from heedful.conformance.recording.inputs import Inputs
+from heedful.conformance.recording.inputs import Inputs, ordinary_ids
 from heedful.observation.leaves import leaves_of
 
 # Stands for a second sequence, the same in every call, to which a decoder attends beside its own.
@@ -120,7 +120,8 @@ class CallingConvention:
         """Draw random tokens: standard normal vectors, or ids."""
         generator = torch.Generator().manual_seed(seed)
         if self.vocabulary:
-            ids = torch.randint(0, self.vocabulary, (B, T, *self.features), generator=generator)
+            known, shape = ordinary_ids(self.vocabulary), (B, T, *self.features)
+            ids = torch.randint(known.start, known.stop, shape, generator=generator)
             return Inputs({self.names[0]: ids}, self.vocabulary)
 
         def vectors(name: str) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
 from heedful.conformance.calling.convention import SIGNAL, CallingConvention, output_candidates
@@ -404,8 +405,10 @@ def _trial(caller: Caller) -> tuple[Caller, Trace]:
     with torch.no_grad(), caller.isolated():
         trace = caller.trace(arguments)
     convention = replace(caller.convention, pooled=False)
-    of_images = caller.convention.pooled and convention.rows(trace.result, *inputs.sizes) is None
-    pooled = (of_images or convention.layout in POOLED) and _pools(
+    without_rows = convention.rows(trace.result, *inputs.sizes) is None
+    of_images = caller.convention.pooled and without_rows
+    beside_source = not without_rows and names.TRANSLATION.match(convention.names[0]) is not None
+    pooled = (of_images or (convention.layout in POOLED and not beside_source)) and _pools(
         trace.result, *inputs.sizes, weights=convention.guessed
     )
     before = int(pooled and _has_start(caller, inputs, trace.result))

@@ -93,16 +93,18 @@ def _is_set_before(module: nn.Module, name: str) -> bool:
 
 
 def _is_of_argument(tensor: Tensor, error: BaseException) -> bool:
-    """Check whether a tensor is one that a function on the way to an exception was given, or a view of one."""
+    """Check whether a tensor is one that a function on the way to an exception was given, or an item of one."""
     for frame, _ in own_frames(error):
         count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
         given = [frame.f_locals.get(name) for name in frame.f_code.co_varnames[:count]]
         tensors = (it for it in pytree.tree_leaves(given) if isinstance(it, Tensor))
-        if any(_whole(it) is _whole(tensor) for it in tensors):
+        if any(it is tensor or _is_item(tensor, it) for it in tensors):
             return True
     return False
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    """Return the tensor that a tensor is a view of, or itself."""
-    return tensor if tensor._base is None else tensor._base
+def _is_item(tensor: Tensor, of: Tensor) -> bool:
+    """Check whether a tensor is an item of another one, as `groups[0]` or `group` in a loop is."""
+    shares = tensor._base is not None and tensor._base is (of if of._base is None else of._base)
+    outer = of.dim() - tensor.dim()
+    return shares and outer > 0 and of.shape[outer:] == tensor.shape

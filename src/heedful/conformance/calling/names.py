@@ -170,14 +170,14 @@ MLP_WIDTHS: Names = (
 )
 VOCABULARY_SIZES: Names = ("vocab_size", "n_vocab", "vocabulary", "num_embeddings")
 LAYERS: Names = ("num_layers", "n_layer", "n_layers", "depth", "num_hidden_layers", "layers")
-MAX_BATCHES: Names = ("max_batch_size", "max_batch", "batch_size")
+MAX_BATCHES: Names = ("max_batch_size", "max_batch", "batch_size", "cache_batch_size")
 LAYER_INDICES: Names = ("layer_idx", "layer_id")
 ROTARY_BASES: Names = ("rope_theta", "rope_base", "theta")
 BIASES: Names = ("qkv_bias", "bias", "use_bias")
 BATCH_FIRST: Names = ("batch_first",)
 TOKEN_AXIS: Names = ("axis",)
 PIXEL_AXES: Names = ("spatial_dims", "ndim", "n_dims")  # how many axes a feature map has
-DEVICES: Names = ("device", "DEVICE")
+DEVICES: Names = ("device", "DEVICE", "dev")
 DTYPES: Names = ("dtype",)
 CONFIGURATIONS: Names = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
 OF_CONFIGURATIONS: Names = ("_config", "_cfg", "_conf", "_hparams", "_args")  # how a name may end
@@ -188,7 +188,7 @@ WORDS: Mapping[str, str] = {
     "timestep": "context_length", "time_step": "context_length", "step_dim": "context_length",
     "num_nodes": "context_length", "n_nodes": "context_length", "vertices": "context_length",
     "patches": "context_length",
-    "drop": "dropout", "window": "window", "vocab": "vocab_size", "item": "vocab_size",
+    "drop": "dropout", "window": "window", "vocab": "vocab_size", "voc_size": "vocab_size", "item": "vocab_size",
     "layer": "num_layers", "bias": "bias",
     "seq": "context_length", "ctx": "context_length", "len": "context_length", "kv_head": "num_kv_heads",
     "dim_head": "head_dim", "size_head": "head_dim", "head_dim": "head_dim", "head_size": "head_dim",

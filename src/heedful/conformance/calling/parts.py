@@ -19,15 +19,15 @@ ROTARY: re.Pattern[str] = re.compile(r"rope|rotary")
 EMBEDDING: re.Pattern[str] = re.compile(r"^(\w+_)?(embeddings?|embed|emb)$")
 """What a parameter is called that takes a table of embeddings, in lower case."""
 SHORTEST_WORD = 3
-LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
-    r"norm|^ln": nn.LayerNorm,
-    r"qkv": lambda width: nn.Linear(width, 3 * width),
-    r"kv": lambda width: nn.Linear(width, 2 * width),
-    r"proj|linear|^fc|dense|^to_|^w_?[qkvo]$|out$": lambda width: nn.Linear(width, width),
-    r"drop": lambda _: nn.Dropout(DROPOUT),
-    r"act|relu|gelu": lambda _: nn.GELU(),
+LAYERS: Mapping[str, Callable[[int, int], nn.Module]] = {
+    r"drop": lambda *_: nn.Dropout(DROPOUT),
+    r"act(_|iv|$)|relu|gelu": lambda *_: nn.GELU(),
+    r"norm|^ln": lambda width, _: nn.LayerNorm(width),
+    r"qkv": lambda width, keys: nn.Linear(width, width + 2 * keys),
+    r"kv": lambda width, keys: nn.Linear(width, 2 * keys),
+    r"proj|linear|^fc|dense|^to_|^w_?[qkvo]$|out$": lambda width, _: nn.Linear(width, width),
 }
-"""The layers that parameters take whose names contain some words, by the width of the tokens."""
+"""The layers that parameters take whose names contain some words, by the widths of the tokens and of all keys."""
 
 
 def part_classes(cls: Callable[..., Any], parameter: str, hint: Any) -> Iterator[type[nn.Module]]:
@@ -51,11 +51,31 @@ def part_classes(cls: Callable[..., Any], parameter: str, hint: Any) -> Iterator
     yield from sorted(found, key=lambda it: not it.__name__.lower().endswith(tuple(words)))
 
 
-def layer_by_name(parameter: str, width: int) -> nn.Module:
-    """Return a layer for a parameter that takes any module, by its name; one that changes nothing if it tells none."""
+def layer_by_name(parameter: str, width: int, keys: int | None = None) -> nn.Module:
+    """Return a layer for a parameter that takes any module, by its name; one that changes nothing if it tells none.
+
+    Args:
+        parameter: Its name.
+        width: The width of the tokens.
+        keys: The width of the keys of all heads; None for that of the tokens.
+    """
     name = parameter.lower()
     made = next((make for words, make in LAYERS.items() if re.search(words, name)), None)
-    return nn.Identity() if made is None else made(width)
+    return nn.Identity() if made is None else made(width, width if keys is None else keys)
+
+
+def takes_layer(cls: Callable[..., Any], parameter: str) -> bool:
+    """Check whether a constructor keeps a layer that it is given under a layer's name, and its methods call that."""
+    named = any(re.search(words, parameter.lower()) for words in LAYERS)
+    return named and inspect.isclass(cls) and _is_kept_and_called(cls, parameter)
+
+
+def makes_layer(cls: Callable[..., Any], parameter: str) -> bool:
+    """Check whether a constructor calls what it is given under a layer's name, as in `self.norm = norm_layer(dim)`."""
+    named = any(re.search(words, parameter.lower()) for words in LAYERS)
+    constructor = nodes_of(cls.__init__) if named and inspect.isclass(cls) else ()
+    called = (it.func for it in constructor if isinstance(it, ast.Call))
+    return any(isinstance(it, ast.Name) and it.id == parameter for it in called)
 
 
 def takes_embedding(cls: Callable[..., Any], parameter: str) -> bool:

@@ -15,7 +15,8 @@ from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
-from heedful.conformance.evidence.fused import FUSED, fused_arguments
+from heedful.conformance.evidence.chain import SOFTMAXES
+from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.conditions import is_switched_off
 from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens, unused_steps
@@ -179,7 +180,7 @@ def _possible_masks(module: nn.Module | None, baseline: Observation) -> Iterator
         off = kind == "buffer" and module is not None and is_switched_off(module, name)
         if kind not in ("input", "parameter") and not off:
             yield tensor
-    left = _left_by_choice(baseline.trace.steps)
+    left = _left_by_choice(baseline.trace.steps) | _of_other_results(baseline)
     for step in (it for it in baseline.trace if it.index not in left):
         if (tensor := tensor_of(step)) is not None and not _is_within_layer(module, step):
             yield tensor
@@ -196,6 +197,25 @@ def _left_by_choice(steps: Sequence[Step]) -> set[int]:
         if step.name.partition("·")[0] in chosen:
             left |= {step.index, *(ancestors(steps, step) & unused)}
     return left
+
+
+def _of_other_results(baseline: Observation) -> set[int]:
+    """Return the steps behind attentions of other results than the output, as of a decoder beside its encoder."""
+    steps, output = baseline.trace.steps, baseline.output
+    ending = next((it for it in reversed(steps) if _is_same(tensor_of(it), output)), None)
+    if ending is None:
+        return set()
+    own, unused = {ending.index, *ancestors(steps, ending)}, unused_steps(steps)
+    others = (
+        it
+        for it in steps
+        if it.operation in (*SOFTMAXES, FUSED, MULTI_HEAD) and it.index not in own | unused
+    )
+    return {index for it in others for index in ancestors(steps, it)} - own
+
+
+def _is_same(tensor: Tensor | None, output: Tensor) -> bool:
+    return tensor is not None and tensor.shape == output.shape and torch.equal(tensor, output)
 
 
 def _is_within_layer(module: nn.Module | None, step: Step) -> bool:

@@ -15,7 +15,7 @@ from heedful.conformance.calling.mask_forms import MaskArgument
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.masking import unused_masking
-from heedful.conformance.probes.padded_batch import line_applying_argument
+from heedful.conformance.probes.padded_batch import line_applying_argument, takes_padding
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import compared_for_nothing, overwriting
@@ -32,7 +32,8 @@ from heedful.conformance.reporting.finding import Fact, Finding
 def attention_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Hide later keys with the argument for a mask of queries and keys, and see which keys reach which queries."""
     subject, argument = evidence.subject, evidence.subject.attention_mask
-    if argument is None or (subject.padding and subject.padding.name == argument.name):
+    padding = subject.padding if takes_padding(evidence) else None
+    if argument is None or (padding is not None and padding.name == argument.name):
         return
     if argument.declared is not None and argument.declared != argument.true_keeps:
         argument = replace(argument, true_keeps=argument.declared)

@@ -27,9 +27,9 @@ class DifferentiationPoint:
     leaves: dict[str, Tensor]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> DifferentiationPoint:
-        """Make a point at the evidence's inputs."""
-        subject, inputs = evidence.subject.fresh(), evidence.inputs
+    def of(cls, evidence: Evidence, inputs: Inputs | None = None) -> DifferentiationPoint:
+        """Make a point at some inputs, or else at those of the evidence."""
+        subject, inputs = evidence.subject.fresh(), inputs or evidence.inputs
         leaves: dict[str, Tensor] = {}
         if not inputs.vocabulary:
             # Self-attention called as (query, key, value) gets three leaves for one tensor.

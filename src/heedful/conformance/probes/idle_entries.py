@@ -63,7 +63,9 @@ def _repeated_slices(evidence: Evidence) -> Iterator[Finding]:
         projection = next(
             (steps[index] for index in path[::-1] if is_projection(steps[index])), None
         )
-        name = next(iter(parameter_names([projection] if projection else [])), "")
+        if projection is None or projection.operation == "embedding":  # rows of other ids are idle
+            continue
+        name = next(iter(parameter_names([projection])), "")
         parameter = _parameter(evidence, name)
         idle = None if parameter is None else _idle_rows(evidence, name)
         if (

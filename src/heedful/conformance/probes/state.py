@@ -159,7 +159,56 @@ def padding_state(evidence: Evidence) -> Iterator[Finding | Fact]:
     )
 
 
-# --- both ----------------------------------------------------------------------------------------------
+# --- prompts -------------------------------------------------------------------------------------------
+
+
+@probe("stale-state")
+def prompt_state(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """Run a text, then another one with one more token, if the module itself keeps the keys for single tokens."""
+    subject, prompt = evidence.subject, evidence.inputs
+    B, T = prompt.sizes
+    kept = (
+        subject.fixed_sizes is not None or subject.cache_use is not None or subject.module is None
+    )
+    if kept or T < 2 or subject.convention.pooled or subject.convention.is_image:
+        return
+    token, other = subject.draw(B, 1, seed=4), subject.draw(B, T, seed=1)
+    fresh, used = subject.fresh(keep_state=True), subject.fresh(keep_state=True)
+    alone = attempt(lambda: subject.fresh().run(token).detach())
+    outputs = attempt(lambda: [fresh.run(it).detach() for it in (prompt, token)])
+    if isinstance(alone, Exception) or isinstance(outputs, Exception):
+        return
+    if not differing_entries(outputs[-1], alone).any():
+        return  # it keeps nothing
+    after = attempt(lambda: [used.run(it).detach() for it in (other, prompt, token)])
+    if isinstance(after, Exception) or not differing_entries(after[-1], outputs[-1]).any():
+        return
+    distance, place = (after[-1] - outputs[-1]).abs().max(), _line_counting(used, fresh)
+    if place is None:
+        step = first_difference(used.record(token), fresh.record(token))
+        place = line_changing_state(subject, step)
+    yield _finding(
+        used,
+        lambda: [used.run(it) for it in (prompt, token)][-1],
+        outputs[-1],
+        "A single token sees the keys of earlier calls, and those of the text before the last one are never left: its "
+        f"output differs by {distance:.3g} from a fresh module's.",
+        f"B = {B}, T = {T}, twice, then one token",
+        place,
+    )
+
+
+def _line_counting(used: Subject, fresh: Subject) -> SourceLine | None:
+    """Return the first line that changes an attribute which counts the tokens of all calls; None if none does."""
+    assert used.module is not None
+    assert fresh.module is not None
+    values = vars(fresh.module).items()
+    counted = (name for name, it in values if type(it) is int and getattr(used.module, name) != it)
+    lines = (attribute_mutation(used.module, name) for name in counted)
+    return next((line for line in lines if line is not None), None)
+
+
+# --- all of them ----------------------------------------------------------------------------------------------
 
 
 def _finding(

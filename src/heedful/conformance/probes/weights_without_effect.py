@@ -15,12 +15,14 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.differentiation import DifferentiationPoint
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS
+from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Step
 
 NEGLIGIBLE = 1e-12
 """The largest share of the loss by which the output may change with a score that has no effect, in float64."""
+MANY_TOKENS = 65
 UNDECIDED = (1e-3, 0.999)
 """Between these, a weight would change with its score."""
 
@@ -43,21 +45,13 @@ def weights_without_effect(evidence: Evidence) -> Iterator[Finding | Fact]:
             "Multiply the values by the softmax of the scores.",
         )
         return
-    if evidence.subject.dtype != torch.float64:
-        return
-    point = DifferentiationPoint.of(evidence)
-    with (softmaxes := _Softmaxes()):
-        loss = point.loss()
-    if not loss.requires_grad or not loss.isfinite():
-        return
-    if isinstance(attempt(lambda: point.subject.backward(loss)), Exception):
-        return  # the finding "gradient-wrong" reports it
     steps = [step for step in evidence.baseline.trace if step.operation in SOFTMAXES]
-    if len(steps) != len(softmaxes.scores):
+    without = _without_effect(evidence, evidence.inputs)
+    if len(without) != len(steps):
         return
-    for step, scores in zip(steps, softmaxes.scores, strict=True):
-        gradient, reader = scores.grad, _product_reading(evidence, step)
-        if gradient is None or reader is None or gradient.abs().max() > NEGLIGIBLE * loss.abs():
+    for index, (step, has_none) in enumerate(zip(steps, without, strict=True)):
+        reader = _product_reading(evidence, step) if has_none else None
+        if reader is None or _acts_on_more_tokens(evidence, index, len(steps)):
             continue
         yield Finding(
             "attention-ignored",
@@ -69,6 +63,34 @@ def weights_without_effect(evidence: Evidence) -> Iterator[Finding | Fact]:
             "In an einsum, give the keys of the weights and those of the values the same letter.",
         )
         return
+
+
+def _without_effect(evidence: Evidence, inputs: Inputs) -> list[bool]:
+    """Return for each softmax of a run whether the output does not depend on its scores; nothing if that is unknown."""
+    if evidence.subject.dtype != torch.float64:
+        return []
+    point = DifferentiationPoint.of(evidence, inputs)
+    with (softmaxes := _Softmaxes()):
+        loss = point.loss()
+    if not loss.requires_grad or not loss.isfinite():
+        return []
+    if isinstance(attempt(lambda: point.subject.backward(loss)), Exception):
+        return []  # the finding "gradient-wrong" reports it
+    gradients = (it.grad for it in softmaxes.scores)
+    least = NEGLIGIBLE * loss.abs()
+    return [it is not None and it.numel() > 0 and bool(it.abs().max() <= least) for it in gradients]
+
+
+def _acts_on_more_tokens(evidence: Evidence, index: int, count: int) -> bool:
+    """Check whether a softmax has an effect on many tokens, as one of segments that the first ones do not see."""
+    subject, B = evidence.subject, evidence.inputs.sizes[0]
+    if subject.fixed_sizes is not None:
+        return False
+    inputs = subject.draw(B, min(subject.max_length or MANY_TOKENS, MANY_TOKENS))
+    without = attempt(lambda: _without_effect(evidence, inputs))
+    if isinstance(without, Exception) or len(without) != count:
+        return False
+    return not without[index]
 
 
 class _Softmaxes(TorchFunctionMode):

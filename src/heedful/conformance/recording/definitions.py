@@ -33,7 +33,7 @@ def attribute_mutation(module: nn.Module, attribute: str) -> SourceLine | None:
         source = parsed(function)
         if source is None or function.__name__ == "__init__":
             continue
-        for statement in source.statements():
+        for statement in sorted(source.statements(), key=lambda it: it.lineno):
             if _mutates(statement, attribute):
                 return source.line_of(_key_definition(source, statement) or statement)
     return None

@@ -265,7 +265,10 @@ def _resolved_calls(
     loops = dict(_loop_variables(tree))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda node: node.lineno):
-        match node.func:
+        called = node.func
+        if isinstance(called, ast.Attribute) and called.attr == "forward":
+            called = called.value  # a module's forward runs when the module is called
+        match called:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 callee = getattr(module, name, None)
             case ast.Subscript(value=ast.Attribute(value=ast.Name(id="self"), attr=name)):

@@ -43,7 +43,9 @@ class Inputs:
         def change(tensor: Tensor) -> Tensor:
             tensor = tensor.clone()
             if self.vocabulary:
-                tensor[b, t] = (tensor[b, t] + 1 + t) % self.vocabulary
+                ids = ordinary_ids(self.vocabulary)
+                step = 1 + t % max(len(ids) - 1, 1)
+                tensor[b, t] = ids.start + (tensor[b, t] - ids.start + step) % len(ids)
             else:
                 generator = torch.Generator().manual_seed(CHANGES + 7919 * b + t)
                 vector = torch.randn(tensor[b, t].shape, generator=generator, dtype=torch.float64)
@@ -79,3 +81,8 @@ class Inputs:
 
     def _with(self, arguments: Mapping[str, Tensor]) -> Inputs:
         return replace(self, arguments={**self.arguments, **arguments})
+
+
+def ordinary_ids(vocabulary: int) -> range:
+    """Return the ids of a vocabulary's upper half: padding and other special tokens have the first ones."""
+    return range(vocabulary // 2 if vocabulary > 3 else 0, vocabulary)

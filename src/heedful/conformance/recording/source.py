@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -222,10 +223,11 @@ def _mangled(owner: str, name: str) -> str:
 def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
     """Return the texts that a class compares each variable or attribute with, as in `kind == "local"`, in order.
 
-    Functions of its file that its methods call count, too.
+    Functions of its file that its methods call count, too, and so do the keys of its dictionaries: `LAYERS[kind]`.
     """
     texts: dict[str, list[str]] = {}
     readers = (cls, *_functions_called(cls)) if inspect.isclass(cls) else ()
+    tables = vars(sys.modules.get(cls.__module__, ast))
     for node in (node for reader in readers for node in nodes_of(reader)):
         match node:
             case ast.Compare(
@@ -237,8 +239,15 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
                     | ast.Set(elts=[ast.Constant(value=str(text)), *_])
                 ],
             ):
-                known = texts.setdefault(name, [])
-                known += [] if text in known else [text]
+                found = [text]
+            case ast.Subscript(
+                value=ast.Name(id=table), slice=ast.Name(id=name) | ast.Attribute(attr=name)
+            ) if isinstance(tables.get(table), dict):
+                found = [it for it in tables[table] if isinstance(it, str)]
+            case _:
+                continue
+        known = texts.setdefault(name, []) if found else []
+        known += [it for it in found if it not in known]
     return texts
 
 
