@@ -383,3 +383,30 @@ def test_layers_are_made_kept_and_looked_up():
     layers = module.norm, module.act, module.attn_dropout, module.out_proj
     assert tuple(map(type, layers)) == kinds
     assert not check(OfLayers).bugs
+
+
+class OfThreeGroups(nn.Module):
+    """Cuts its heads into three groups, whose keys are shifted by other numbers of tokens."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query, self.key, self.value = (nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (
+            it(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for it in (self.query, self.key, self.value)
+        )
+        k = torch.cat([k[:, 0:3], k[:, 3:5].roll(1, 2), k[:, 3:5].roll(2, 2)], 1)
+        v = torch.cat([v[:, 0:3], v[:, 3:5].roll(1, 2), v[:, 5:7].roll(2, 2)], 1)
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+
+def test_there_are_as_many_heads_as_the_code_cuts_into_groups():
+    assert instantiate(OfThreeGroups, {}).num_heads == 7
+    (bug,) = check(OfThreeGroups).bugs
+    assert bug.name == "projection-unused"
+    assert bug.place is not None
+    assert "k[:, 3:5].roll(2, 2)" in bug.place.source

@@ -18,6 +18,7 @@ from heedful.conformance.calling.configuration import Configuration, Section
 from heedful.conformance.calling.constructor_parameters import (
     allows_cache,
     guessed_parameters,
+    heads_sliced,
     is_configuration,
     single_heads,
     type_hints,
@@ -276,7 +277,9 @@ def _values(
     single = single_heads(cls, arguments)
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
     defaults = {name: it for name, it in defaults.items() if name not in single}
-    conventional = conventional_values(arguments, defaults)
+    sliced = heads_sliced(cls)
+    chosen = {} if sliced is None or {*names.HEADS} & {*arguments, *defaults} else {"heads": sliced}
+    conventional = conventional_values({**chosen, **arguments}, defaults)
     hints = type_hints(cls)
     read, texts, several = fields_read(cls), texts_compared(cls), sequence_parameters(cls)
     for name, parameter in parameters.items():

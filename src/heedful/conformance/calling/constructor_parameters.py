@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from heedful.conformance.calling.conventional import (
     value_by_name,
 )
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.recording.source import fields_read
+from heedful.conformance.recording.source import fields_read, nodes_of
 
 
 def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
@@ -65,6 +66,30 @@ def single_heads(target: Any, arguments: Mapping[str, Any]) -> list[str]:
         return []
     parameters = inspect.signature(target).parameters
     return [name for name in names.HEADS if name in parameters and parameters[name].default == 1]
+
+
+def heads_sliced(cls: Callable[..., Any]) -> int | None:
+    """Return the number of heads that a class cuts into groups, `k[:, 0:4]`, `k[:, 4:6]` and `k[:, 6:8]`; None if none.
+
+    With another number some groups would be empty.
+    """
+    bounds = set[tuple[int, int]]()
+    for node in nodes_of(cls) if inspect.isclass(cls) else ():
+        match node:
+            case ast.Subscript(
+                slice=ast.Tuple(
+                    elts=[
+                        ast.Slice(lower=None, upper=None),
+                        ast.Slice(lower=ast.Constant(int(first)), upper=ast.Constant(int(last))),
+                    ]
+                )
+            ):
+                bounds.add((first, last))
+            case _:
+                pass
+    ends, heads = {last for _, last in bounds}, max((last for _, last in bounds), default=0)
+    starts = {first for first, _ in bounds}
+    return heads if len(bounds) > 2 and 0 in starts and starts - {0} <= ends else None
 
 
 def allows_cache(cls: Callable[..., Any], name: str) -> bool:

@@ -209,7 +209,7 @@ def find_rotation_along(evidence: Evidence, source: Source, D: int) -> Rotation 
     sizes = [size for size in _joined_sizes(evidence.baseline, source, D) if size > 1]
     for span in (span for size in sizes for span in _spans(evidence.baseline, source, size)):
         for axis, size in enumerate(span.before.shape[:-1]):
-            if size in (1, T):
+            if size in (1, T) or 0 in span.before.shape:
                 continue
             observations = _enough_runs(evidence, _rows_at_each(size, span.before), D)
             maps = recover_maps(observations, span.before, span.after, axis)
