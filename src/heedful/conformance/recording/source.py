@@ -227,7 +227,9 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
     """
     texts: dict[str, list[str]] = {}
     readers = (cls, *_functions_called(cls)) if inspect.isclass(cls) else ()
-    tables = vars(sys.modules.get(cls.__module__, ast))
+    tables = getattr(
+        sys.modules.get(cls.__module__), "__dict__", {}
+    )  # a file may have deleted itself
     for node in (node for reader in readers for node in nodes_of(reader)):
         match node:
             case ast.Compare(
