@@ -112,9 +112,8 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _hides_zeros(line: SourceLine, argument: MaskArgument) -> bool:
-    """Check whether the code itself says that a mask hides where it is 0, as in `mask[:, None] == 0` and `~mask`."""
-    name = re.escape(argument.name)
-    return re.search(rf"\b{name}\b[^=]*== ?(0|False)\b|~ ?{name}\b", line.source) is not None
+    """Check whether the code itself says that a mask hides where it is 0, as in `mask[:, None] == 0`."""
+    return re.search(rf"\b{argument.name}\b[^=]*== ?(0|False)\b", line.source) is not None
 
 
 def _partner(evidence: Evidence, subject: Subject, argument: MaskArgument) -> str:
