@@ -278,7 +278,8 @@ def _values(
     defaults = {name: it.default for name, it in parameters.items() if it.default is not it.empty}
     defaults = {name: it for name, it in defaults.items() if name not in single}
     sliced = heads_sliced(cls)
-    chosen = {} if sliced is None or {*names.HEADS} & {*arguments, *defaults} else {"heads": sliced}
+    stated = not {*names.HEADS}.isdisjoint((*arguments, *defaults))
+    chosen = {} if stated or sliced is None else {names.HEADS[0]: sliced}
     conventional = conventional_values({**chosen, **arguments}, defaults)
     hints = type_hints(cls)
     read, texts, several = fields_read(cls), texts_compared(cls), sequence_parameters(cls)
@@ -306,9 +307,8 @@ def _values(
         elif parts and name not in hints and makes_layer(cls, name):
             values[name] = partial(_layer_of, name, conventional[names.WIDTHS[0]])
         elif parts and name not in hints and takes_layer(cls, name):
-            shares = any(it in names.KEY_HEADS for it in parameters)
-            sizes = conventional[names.KEY_HEADS[0]], conventional[names.HEAD_SIZES[0]]
-            keys = sizes[0] * sizes[1] if shares else None
+            key_heads, size = conventional[names.KEY_HEADS[0]], conventional[names.HEAD_SIZES[0]]
+            keys = None if parameters.keys().isdisjoint(names.KEY_HEADS) else key_heads * size
             values[name] = layer_by_name(name, conventional[names.WIDTHS[0]], keys)
         elif is_configuration(name, hints.get(name)) or (
             name in read

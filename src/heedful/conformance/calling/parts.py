@@ -59,21 +59,26 @@ def layer_by_name(parameter: str, width: int, keys: int | None = None) -> nn.Mod
         width: The width of the tokens.
         keys: The width of the keys of all heads; None for that of the tokens.
     """
+    make = _maker(parameter)
+    return nn.Identity() if make is None else make(width, width if keys is None else keys)
+
+
+def _maker(parameter: str) -> Callable[[int, int], nn.Module] | None:
+    """Return the function that makes the layer which a parameter is named after; None if its name tells none."""
     name = parameter.lower()
-    made = next((make for words, make in LAYERS.items() if re.search(words, name)), None)
-    return nn.Identity() if made is None else made(width, width if keys is None else keys)
+    return next((make for words, make in LAYERS.items() if re.search(words, name)), None)
 
 
 def takes_layer(cls: Callable[..., Any], parameter: str) -> bool:
     """Check whether a constructor keeps a layer that it is given under a layer's name, and its methods call that."""
-    named = any(re.search(words, parameter.lower()) for words in LAYERS)
-    return named and inspect.isclass(cls) and _is_kept_and_called(cls, parameter)
+    is_named = _maker(parameter) is not None
+    return is_named and inspect.isclass(cls) and _is_kept_and_called(cls, parameter)
 
 
 def makes_layer(cls: Callable[..., Any], parameter: str) -> bool:
     """Check whether a constructor calls what it is given under a layer's name, as in `self.norm = norm_layer(dim)`."""
-    named = any(re.search(words, parameter.lower()) for words in LAYERS)
-    constructor = nodes_of(cls.__init__) if named and inspect.isclass(cls) else ()
+    is_named = _maker(parameter) is not None
+    constructor = nodes_of(cls.__init__) if is_named and inspect.isclass(cls) else ()
     called = (it.func for it in constructor if isinstance(it, ast.Call))
     return any(isinstance(it, ast.Name) and it.id == parameter for it in called)
 

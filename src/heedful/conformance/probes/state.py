@@ -166,11 +166,10 @@ def padding_state(evidence: Evidence) -> Iterator[Finding | Fact]:
 def prompt_state(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run a text, then another one with one more token, if the module itself keeps the keys for single tokens."""
     subject, prompt = evidence.subject, evidence.inputs
-    B, T = prompt.sizes
-    kept = (
-        subject.fixed_sizes is not None or subject.cache_use is not None or subject.module is None
-    )
-    if kept or T < 2 or subject.convention.pooled or subject.convention.is_image:
+    (B, T), convention = prompt.sizes, subject.convention
+    if subject.module is None or subject.cache_use is not None or subject.fixed_sizes is not None:
+        return
+    if T < 2 or convention.pooled or convention.is_image:
         return
     token, other = subject.draw(B, 1, seed=4), subject.draw(B, T, seed=1)
     fresh, used = subject.fresh(keep_state=True), subject.fresh(keep_state=True)
@@ -208,7 +207,7 @@ def _line_counting(used: Subject, fresh: Subject) -> SourceLine | None:
     return next((line for line in lines if line is not None), None)
 
 
-# --- all of them ----------------------------------------------------------------------------------------------
+# --- all of them ---------------------------------------------------------------------------------------
 
 
 def _finding(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 
-from heedful.conformance.calling.target import is_from_torch
+from torch import nn
+
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import ParsedSource, SourceLine, parsed, parsed_file
+from heedful.conformance.recording.source import ParsedSource, SourceLine, parsed
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
 SIDES: tuple[tuple[str, str], ...] = (
@@ -24,41 +24,34 @@ SIDES: tuple[tuple[str, str], ...] = (
 def twin_padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Search for an id of padding that nothing reads, as `trg_pad_idx`, where `src_pad_idx` stands in its place."""
     module = evidence.subject.module
-    own = [] if module is None else [it for it in module.modules() if not is_from_torch(it)]
-    for cls in dict.fromkeys(map(type, own)):
-        source = parsed(cls)
-        if source is None:
-            continue
-        for unread, twin, side in _unread_ids(cls, source):
-            place = _line_mistaking(source, twin, side)
-            if place is not None:
-                yield Finding(
-                    "padding-leak",
-                    "bug",
-                    f"{cls.__name__} keeps {unread}, and nothing reads it; {twin} stands in its place here.",
-                    ANY_CALL,
-                    place,
-                    f"Compare these ids with self.{unread}.",
-                )
-                return
+    for part in () if module is None else module.modules():
+        source = parsed(type(part))
+        found = None if source is None else _mistaken_id(part, source)
+        if found is not None:
+            unread, twin, place = found
+            yield Finding(
+                "padding-leak",
+                "bug",
+                f"{type(part).__name__} keeps {unread}, and nothing reads it; {twin} stands in its place here.",
+                ANY_CALL,
+                place,
+                f"Compare these ids with self.{unread}.",
+            )
+            return
 
 
-def _unread_ids(cls: type, source: ParsedSource) -> Iterator[tuple[str, str, str]]:
-    """Yield the ids of padding that a class keeps and nothing in its file reads, each with its twin and its side."""
-    parameters = [it for it in inspect.signature(cls).parameters if "pad" in it]
-    whole = parsed_file(source.file)
-    nodes = () if whole is None else whole.nodes
-    read = {
-        it.attr for it in nodes if isinstance(it, ast.Attribute) and isinstance(it.ctx, ast.Load)
-    }
-    kept = {
-        it.attr for it in nodes if isinstance(it, ast.Attribute) and isinstance(it.ctx, ast.Store)
-    }
-    for name in (it for it in parameters if it in kept - read):
+def _mistaken_id(part: nn.Module, source: ParsedSource) -> tuple[str, str, SourceLine] | None:
+    """Return an id of padding that a module keeps and its class never reads, its twin, and the line that reads that."""
+    attributes = (it for it in source.nodes if isinstance(it, ast.Attribute))
+    read = {it.attr for it in attributes if isinstance(it.ctx, ast.Load)}
+    ids = {name for name, it in vars(part).items() if "pad" in name and type(it) is int}
+    for name in sorted(ids - read):
         for side, other in (pair for both in SIDES for pair in (both, both[::-1])):
             twin = re.sub(rf"(?<![a-z]){side}(?![a-z])", other, name)
-            if twin != name and twin in read:
-                yield name, twin, side
+            place = _line_mistaking(source, twin, side) if twin in ids & read else None
+            if place is not None:
+                return name, twin, place
+    return None
 
 
 def _line_mistaking(source: ParsedSource, twin: str, side: str) -> SourceLine | None:
