@@ -23,7 +23,8 @@ def check(
         typer.Option(
             "--with",
             metavar="NAME=VALUE",
-            help="An argument of the constructor, if its value cannot be guessed from its name. Repeatable.",
+            help="An argument of the constructor, if its value cannot be guessed from its name: a literal, a text, "
+            "or an expression with the names of the target's file, such as config=Config(width=8). Repeatable.",
         ),
     ] = None,
     causal: Annotated[

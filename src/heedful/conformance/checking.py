@@ -57,7 +57,7 @@ ALL_SECONDS = 45.0
 WHATEVER_THE_ROLES = frozenset(
     {"undefined-or-global-name", "attention-ignored", "projection-unused", "positions-wrong"}
     | {"heads-mixed-split", "heads-mixed-merge", "softmax-wrong-dim", "softmax-twice"}
-    | {"mask-after-softmax"}
+    | {"mask-after-softmax", "mask-fill-overflow"}
     | {"scale-wrong", "scale-missing", "dropout-in-eval", "dropout-unused"}
     | {"mask-not-a-buffer", "table-not-a-buffer", "parameter-not-registered"}
 )

@@ -55,7 +55,8 @@ def check_and_print(
 
     Args:
         target: The target as "path/to/file.py:Name" or "package.module:Name".
-        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, or else text.
+        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, an expression, or
+            else text.
         expectations: Known findings as "name=reason".
         causal: Whether the target should be causal, as in `check`.
         window: The window that the target should have, as in `check`.

@@ -102,7 +102,7 @@ def check_in_own_process(
 
     Args:
         target: The target as "path/to/file.py:Name" or "package.module:Name".
-        arguments: The arguments of the constructor. Each value is a Python literal, or else text.
+        arguments: The arguments of the constructor. Each value is a Python literal, an expression, or else text.
         options: Other options of `check`, as values that JSON can hold.
         example: The arguments of a call as a Python expression; "" if they are not given.
         example_from: A test that calls the target, as "path/to/test_file.py::test_name"; "" if none is given.

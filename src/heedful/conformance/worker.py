@@ -15,10 +15,11 @@ from heedful.conformance.answer import Request, answer_as_json
 from heedful.conformance.calling.command_examples import (
     captured_from_named_test,
     evaluated_example,
+    evaluated_values,
 )
 from heedful.conformance.calling.exceptions import described_with_line
 from heedful.conformance.calling.loading import loaded
-from heedful.conformance.calling.options import in_command, literal
+from heedful.conformance.calling.options import in_command
 from heedful.conformance.checking import check
 from heedful.conformance.reporting.report import Report
 from heedful.errors import ArgumentError, HeedfulError
@@ -32,7 +33,6 @@ def answer_to(request: Request) -> Report | HeedfulError:
     if "ranks" in request.options:
         return _answer_on_ranks(request)
     try:
-        values = {name: literal(text) for name, text in request.arguments.items()}
         with (
             in_command(),
             contextlib.redirect_stdout(sys.stderr),
@@ -44,6 +44,7 @@ def answer_to(request: Request) -> Report | HeedfulError:
             example = (
                 evaluated_example(request.example, request.target) if request.example else None
             )
+            values = evaluated_values(request.arguments, request.target)
             return check(definition, example=example, arguments=values, **request.options)
     except HeedfulError as error:
         return error

@@ -6,14 +6,13 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from heedful.conformance.calling.command_examples import evaluated_example
+from heedful.conformance.calling.command_examples import evaluated_example, evaluated_values
 from heedful.conformance.calling.exceptions import described_with_line
 from heedful.conformance.calling.loading import loaded
-from heedful.conformance.calling.options import in_command, literal
+from heedful.conformance.calling.options import in_command
 from heedful.conformance.command import pairs
 from heedful.errors import ArgumentError, HeedfulError
 from heedful.screen import print_out, visible
@@ -44,7 +43,8 @@ def show(
         target: The target as "path/to/file.py:Name" or "package.module:Name".
         what_if: Write the page on which the reader changes a small attention instead.
         beside: Another target, to be shown side by side.
-        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, or else text.
+        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, an
+            expression, or else text.
         example: The arguments of a call as a Python expression.
         causal: Whether the call should be causal, if an argument decides that.
         module: The name of a module within the target, which is shown instead.
@@ -69,7 +69,7 @@ def show(
     else:
         names = [target] if beside is None else [target, beside]
         words = None if labels is None else labels.split()
-        values = {name: literal(text) for name, text in pairs(assignments, "--with")}
+        values = dict(pairs(assignments, "--with"))
         recordings = tuple(
             _recorded(name, words, values, example, causal, module) for name in names
         )
@@ -97,7 +97,7 @@ def check_unused(options: Mapping[str, object], model: str | None) -> None:
 def _recorded(
     target: str,
     labels: Sequence[str] | None,
-    arguments: dict[str, Any],
+    arguments: dict[str, str],
     example: str | None,
     causal: bool | None,
     module: str | None,
@@ -114,7 +114,7 @@ def _recorded(
             return recording_of_target(
                 definition,
                 labels,
-                arguments=arguments,
+                arguments=evaluated_values(arguments, target),
                 example=given,
                 causal=causal,
                 module=module,

@@ -25,7 +25,12 @@ from heedful.conformance.calling.roles import (
     likely_values,
     position_vectors,
 )
-from heedful.conformance.calling.rotary_tables import PositionTable, rotary_table, rotary_tables
+from heedful.conformance.calling.rotary_tables import (
+    PositionTable,
+    halves_of_tables,
+    rotary_table,
+    rotary_tables,
+)
 from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.source import nodes_of
 from heedful.errors import ArgumentError
@@ -108,7 +113,10 @@ def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
     masks = [name for name, value in constants.items() if "mask" in name and value is None]
     masks = masks or [name for name in names.ATTENTION_MASKS if name in target.parameters][:1]
     yield constants
-    for name in (name for name in constants if name in names.ROTARY_TABLES):
+    halves = [name for name in constants if name in (*names.COSINES, *names.SINES)]
+    for tables in halves_of_tables(halves, head_size_of(target.module)) if halves else ():
+        yield {**constants, **tables}
+    for name in (name for name in constants if name in names.ROTARY_TABLES and name not in halves):
         for table in rotary_tables(head_size_of(target.module)):
             yield {**constants, name: table}
         for vectors in position_vectors(target.module) if "position" in name else ():

@@ -60,8 +60,7 @@ def object_makers(caller: Caller, argument: str) -> Iterator[CacheMaker]:
 
     A model of several layers may take a list of them, one for each layer.
     """
-    lists = [it for it in (caller.module or nn.Module()).modules() if isinstance(it, nn.ModuleList)]
-    layers = max(map(len, lists), default=0)
+    layers = _listed_layers(caller.module)
     for cls in dict.fromkeys((*_annotated(caller, argument), *_neighbors(caller))):
         yield lambda batch, capacity, cls=cls: _made(cls, caller, batch, capacity)
         if layers:
@@ -163,9 +162,11 @@ def _sizes(
     held = {} if module is None else vars(module)
     heads = _declared(held, names.HEADS)
     key_heads = _declared(held, names.KEY_HEADS) or heads
+    index = _declared(held, names.LAYER_INDICES) or 0
     known: Mapping[Names, Any] = {
         names.MAX_BATCHES: batch,
         names.MAX_LENGTHS: capacity,
+        names.LAYERS: _listed_layers(module) or index + 1,  # an attention alone is the last layer
         names.HEAD_SIZES: _declared(held, names.HEAD_SIZES),
         names.HEADS: key_heads,
         names.KEY_HEADS: key_heads,
@@ -175,6 +176,12 @@ def _sizes(
         value = next((value for role, value in known.items() if name in role), held.get(name))
         if value is not None:
             yield name, value
+
+
+def _listed_layers(module: nn.Module | None) -> int:
+    """Return the number of layers that a model lists; 0 if it lists none."""
+    parts = () if module is None else module.modules()
+    return max((len(it) for it in parts if isinstance(it, nn.ModuleList)), default=0)
 
 
 def _declared(held: Mapping[str, Any], role: Names) -> int | None:

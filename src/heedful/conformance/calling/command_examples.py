@@ -1,8 +1,10 @@
-"""The examples that a command line names: a Python expression, or a test that calls the target."""
+"""The values that a command line names: of the constructor, and of an example's arguments."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +13,54 @@ from heedful.conformance.calling.capture import Capture, captured_from_test
 from heedful.conformance.calling.examples import Example
 from heedful.conformance.calling.isolation import seeded
 from heedful.conformance.calling.loading import loaded, names_beside
+from heedful.conformance.calling.options import literal
 from heedful.errors import ArgumentError
+
+
+def evaluated_values(texts: Mapping[str, str], target: str) -> dict[str, Any]:
+    """Return the arguments of a constructor by name, each of which is a Python literal, an expression, or else text.
+
+    An expression is a call or an attribute of torch or of a name of the target's file, such as "Config(width=8)" or
+    "nn.GELU". It is code of the user's own.
+
+    Args:
+        texts: The arguments as they are written.
+        target: The target that has been loaded.
+
+    Raises:
+        ArgumentError: A call cannot be evaluated.
+    """
+    names = {"torch": torch, **names_beside(target)} if texts else {}
+    return {name: _evaluated(name, text, names) for name, text in texts.items()}
+
+
+def _evaluated(name: str, text: str, names: dict[str, Any]) -> Any:
+    value = literal(text)
+    if not isinstance(value, str) or not _is_expression(text, names):
+        return value
+    try:
+        with seeded():
+            return eval(text, names)
+    except Exception as error:
+        raise ArgumentError(
+            f"--with {name}",
+            expected="a Python literal, an expression, or a text",
+            received=f"{text!r}, which raises {type(error).__name__}: {error}",
+            remedy="It may use torch and the names of the target's file. A text has quotation marks of its own.",
+        ) from error
+
+
+def _is_expression(text: str, names: Mapping[str, Any]) -> bool:
+    """Check whether a text is a call or an attribute that begins with one of some names."""
+    try:
+        node: ast.AST = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    if not isinstance(node, ast.Call | ast.Attribute):
+        return False
+    while isinstance(node, ast.Call | ast.Attribute):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and node.id in names
 
 
 def evaluated_example(text: str, target: str) -> Example:

@@ -206,10 +206,11 @@ def _alternatives(
     """Yield other values for a constructor that rejects the usual ones: the likeliest first, and other widths last.
 
     A window has two sides, and a list of widths two entries, if one number is refused. What has the name of an
-    image's side may be a width. A parameter that is handed on gets a text with which another class compares it. Each
-    flag is set the other way round. A name of embeddings gets a table of them if a tensor is expected. A parameter
-    that is None by default gets its conventional value if the message of the exception names it, or a line through
-    which an exception because of None passes does. So do the parameters of an inherited constructor that it misses.
+    image's side may be a width. A parameter that is handed on gets a text with which another class compares it, and one
+    that is compared here gets each of the other texts. Each flag is set the other way round. A name of embeddings gets
+    a table of them if a tensor is expected. A parameter that is None by default gets its conventional value if the
+    message of the exception names it, or a line through which an exception because of None passes does. So do the
+    parameters of an inherited constructor that it misses.
     """
     message, place = describe_exception(error), raising_line(error)
     about_none = place is not None and ("NoneType" in message or place.source.startswith("assert"))
@@ -255,6 +256,9 @@ def _alternatives(
     texts = {name: text for name, text in handed_texts(cls).items() if name in required}
     if texts:
         yield {**values, **texts}
+    for name, compared in texts_compared(cls).items():
+        if name in required and isinstance(values.get(name), str):
+            yield from ({**values, name: text} for text in compared[1:])
     defaults = {name: it.default for name, it in inspect.signature(cls).parameters.items()}
     for name, flag in {**defaults, **values}.items():
         if isinstance(flag, bool) and name not in arguments:

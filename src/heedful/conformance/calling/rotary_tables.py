@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -77,6 +78,32 @@ def rotary_tables(D: int) -> Iterator[PositionTable]:
             yield PositionTable(_pair(D, leading, twice))
     yield PositionTable(lambda B, T, dtype: torch.cat([_angles(T, D)] * 2, dim=-1).to(dtype))
     yield PositionTable(lambda B, T, dtype: torch.stack(_pair(D, (), True)(B, T, dtype)))
+
+
+def halves_of_tables(names_of_halves: Sequence[str], D: int) -> Iterator[dict[str, PositionTable]]:
+    """Yield cosines and sines that are arguments of their own, by name, in every form: all of one form.
+
+    A table has each angle once or twice, and its axis of positions may have axes around it for sequences and heads.
+    """
+    for twice, axes in product((True, False), ((), (0,), (0, 2), (0, 1))):
+        yield {
+            name: PositionTable(
+                _half(name in names.SINES, D, axes, twice), axis=-3 if 2 in axes else -2
+            )
+            for name in names_of_halves
+        }
+
+
+def _half(is_sine: bool, D: int, axes: Sequence[int], twice: bool) -> Table:
+    """Return a function that makes cosines or sines, with further axes of size 1 at some places."""
+
+    def table(B: int, T: int, dtype: torch.dtype) -> Tensor:
+        half: Tensor = _pair(D, (), twice)(B, T, dtype)[is_sine]
+        for axis in axes:
+            half = half.unsqueeze(axis)
+        return half
+
+    return table
 
 
 def _pair(D: int, leading: tuple[int, ...], twice: bool) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
@@ -18,10 +19,12 @@ from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.roles import roles_by_name
 from heedful.conformance.calling.rotary_tables import rotary_table
 from heedful.conformance.calling.target import Target
+from heedful.conformance.recording.source import nodes_of
 
 BATCH = 7  # few numbers of features are its multiples, so that a reshape does not fit by chance
 GRIDS = ((2, 5), (4, 4), (8, 8))  # heights and widths of images, and so many tokens
 MAX_WIDTHS = 8
+LAYERS_FIRST = "1BC"
 
 # Each letter of a shape is the size of an axis: C is any width of the target, D the number of distances between tokens,
 # F two frames.
@@ -52,7 +55,8 @@ class TrialValue(NamedTuple):
 def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[TrialValue]:
     """Return the values that an argument may have, those of the kinds that its name suggests first.
 
-    If the documentation shows the argument's axes, there are as many of them.
+    If the documentation shows the argument's axes, there are as many of them. The states of a recurrent layer, of which
+    the code reads the last one, `hidden[-1]`, have an axis for layers first.
     """
     assert target.module is not None
     ranks = {len(axes) for axes in documented_axes(target.callee, name)}
@@ -63,8 +67,22 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
         for kind in dict.fromkeys((*likely, *SHAPES, "number", "other"))
         for value in _of_kind(kind, name, target.module, grid, widths)
     ]
+    if takes_last(target, name):
+        values.sort(key=lambda it: not it.kind.startswith(LAYERS_FIRST))
     tensors = [it for it in values if isinstance(it.value, Tensor) and it.value.dim() in ranks]
     return tensors if ranks else values
+
+
+def takes_last(target: Target, argument: str) -> bool:
+    """Check whether a target's own code reads the last entry of an argument, as `hidden[-1]`."""
+    for node in nodes_of(target.forward):
+        match node:
+            case ast.Subscript(
+                value=ast.Name(id=name),
+                slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)),
+            ) if name == argument:
+                return True
+    return False
 
 
 def _of_kind(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import combinations, islice, product
@@ -18,6 +18,7 @@ from heedful.conformance.calling.convention import CallingConvention, output_can
 from heedful.conformance.calling.discovery import TRIAL_SIZES
 from heedful.conformance.calling.examples import Example, find_example_convention
 from heedful.conformance.calling.exceptions import attempt, exits_as_errors, own_frames
+from heedful.conformance.calling.guessed_examples import flattened
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.resizing import Resized
@@ -50,9 +51,10 @@ def find_convention_by_trial(
         TargetError: A call gets to a line that reads a name or an attribute that exists nowhere.
     """
     for target in targets:
-        limit = TimeLimit(SECONDS / len(targets))
-        for arguments in islice(_calls_that_run(target, limit), MAX_CALLS):
-            found = _understood(target, arguments, causal)
+        limit, flat = TimeLimit(SECONDS / len(targets)), flattened(target)
+        for arguments in islice(_calls_that_run(flat, limit), MAX_CALLS):
+            args, keywords = flat.bound(arguments)
+            found = _understood(target, Example(*args, **keywords), causal)
             if found is not None:
                 return target, *found
             if limit.left() < 0:
@@ -61,11 +63,10 @@ def find_convention_by_trial(
 
 
 def _understood(
-    target: Target, arguments: Mapping[str, Any], causal: bool | None
+    target: Target, example: Example, causal: bool | None
 ) -> tuple[CallingConvention, torch.dtype] | None:
     """Return the convention of a call that runs, and the dtype; None if it may run by coincidence alone."""
-    args, keywords = target.bound(arguments)
-    found = attempt(lambda: find_example_convention(target, Example(*args, **keywords), causal))
+    found = attempt(lambda: find_example_convention(target, example, causal))
     if isinstance(found, Exception):
         return None
     convention, dtype = replace(found[0], guessed=True, by_trial=True), found[1]

@@ -39,7 +39,8 @@ def grade(
     Args:
         folder: The folder of submissions.
         entry: The name of the class or function that each of them defines.
-        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, or else text.
+        assignments: Arguments of the constructor as "name=value". Each value is a Python literal, an expression, or
+            else text.
         expectations: Known findings as "name=reason".
         options: Other options of `check`.
         example: The arguments of a call as a Python expression; "" if they are not given.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.crashes import fresh_subject
 from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.conformance.recording.target_source import own_text
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -40,13 +42,20 @@ def mask_fill_overflow(evidence: Evidence) -> Iterator[Finding | Fact]:
         error = attempt(lambda mask=mask: half.run(inputs, **mask))
         if not isinstance(error, RuntimeError) or OVERFLOW not in str(error):
             continue
-        meant = HALF.search(own_text(evidence.subject.callee))
+        line = raising_line(error)
+        meant = HALF.search(own_text(evidence.subject.callee) + _code_around(line))
         yield Finding(
             "mask-fill-overflow",
             "suspicious" if meant is None else "bug",
             f"With float16 tokens the target raises {describe_exception(error)}"
             + ("." if meant is None else f", and its code speaks of {meant.group()!r}."),
             "B = {}, T = {}, float16".format(*inputs.sizes),
-            raising_line(error),
+            line,
         )
         return
+
+
+def _code_around(line: SourceLine | None) -> str:
+    """Return the code of a line's file, without its comments."""
+    source = None if line is None else parsed_file(line.file)
+    return "" if source is None else ast.unparse(source.tree)

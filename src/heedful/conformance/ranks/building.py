@@ -16,11 +16,11 @@ from torch.utils import _pytree as pytree
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import candidate_conventions
+from heedful.conformance.calling.command_examples import evaluated_values
 from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.convention import CallingConvention
 from heedful.conformance.calling.examples import find_example_convention
 from heedful.conformance.calling.exceptions import attempt, described_with_line
-from heedful.conformance.calling.options import literal
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.target import Target, TargetError, make_target
 from heedful.conformance.ranks.layout import tokens_for
@@ -58,7 +58,7 @@ class RanksRequest:
 def built(definition: Any, request: RanksRequest) -> Target:
     """Return the target, built with the group, rank and number of ranks if it takes them."""
     _allow_copies()
-    given = {name: literal(text) for name, text in request.arguments.items()}
+    given = evaluated_values(request.arguments, request.target)
     if inspect.isclass(definition):
         accepted = inspect.signature(definition).parameters
         own = {name: it for name, it in _of_group(definition).items() if name not in given}

@@ -51,7 +51,7 @@ def check_on_ranks(
         ranks: How many ranks, at most 16.
         reference: The same attention for one rank, in the same form; "" if the target itself runs on one.
         layout: Which part of the tokens each rank gets; None to try which one fits.
-        arguments: The arguments of the constructor. Each value is a Python literal, or else text.
+        arguments: The arguments of the constructor. Each value is a Python literal, an expression, or else text.
         example: The arguments of a call on one rank, as a Python expression; "" to try conventional ones.
         causal: Whether calls should be causal, if an argument decides that.
         expected_failures: The names of known findings, each with a reason. They do not count as bugs.

@@ -20,6 +20,9 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:  # the command that prints a report reads this file, and needs no PyTorch
     from heedful.observation import Step
 
+OFF = frozenset({"none", "no", "off", "identity", "disabled"})
+"""Texts that turn something off."""
+
 
 @dataclass(frozen=True)
 class SourceLine:
@@ -223,7 +226,8 @@ def _mangled(owner: str, name: str) -> str:
 def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
     """Return the texts that a class compares each variable or attribute with, as in `kind == "local"`, in order.
 
-    Functions of its file that its methods call count, too, and so do the keys of its dictionaries: `LAYERS[kind]`.
+    Functions of its file that its methods call count, too, and so do the keys of its dictionaries: `LAYERS[kind]`. A
+    variable has the texts of the attribute that it is kept as. A text that turns something off is the last one.
     """
     texts: dict[str, list[str]] = {}
     readers = (cls, *_functions_called(cls)) if inspect.isclass(cls) else ()
@@ -250,7 +254,18 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
                 continue
         known = texts.setdefault(name, []) if found else []
         known += [it for it in found if it not in known]
-    return texts
+    ordered = {name: sorted(them, key=lambda it: it in OFF) for name, them in texts.items()}
+    return {name: ordered[kept] for name, kept in _kept_as(readers) if kept in ordered} | ordered
+
+
+def _kept_as(readers: Iterable[object]) -> Iterator[tuple[str, str]]:
+    """Yield the names of variables that methods keep as attributes, each with the name of the attribute."""
+    for node in (node for reader in readers for node in nodes_of(reader)):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=kept)], value=ast.Name(id=name)):
+                yield name, kept
+            case _:
+                pass
 
 
 def compared_around(line: SourceLine) -> set[str]:
