@@ -16,7 +16,11 @@ from itertools import islice
 from typing import Any
 
 from heedful.conformance.calling import names
-from heedful.conformance.calling.constructor_parameters import flags_of, unstated_parameters
+from heedful.conformance.calling.constructor_parameters import (
+    defaults_of,
+    flags_of,
+    unstated_parameters,
+)
 from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
@@ -221,13 +225,16 @@ def _flags_of_causality(target: type, arguments: Mapping[str, Any]) -> Iterator[
 
 
 def _sizes_that_show(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the sizes of a constructor that have no effect by default, each with a value that has one."""
+    """Yield the sizes of a constructor that have no effect by default, each with a value that has one.
+
+    A cap on scores may also be a field of its configuration.
+    """
     parameters = inspect.signature(target).parameters
     defaults = {name: it.default for name, it in parameters.items() if type(it.default) is int}
     conventional = conventional_values(arguments, defaults)
     heads = {value for name, value in {**defaults, **arguments}.items() if name in names.HEADS}
-    for name, parameter in parameters.items():
-        default, value = parameter.default, conventional.get(name, 0)
+    for name, default in defaults_of(target).items():
+        value = conventional.get(name, 0)
         is_off = default is None or (type(default) in (int, float) and default <= 0)
         is_wide = type(default) is int and default > max(LENGTHS)
         shows = (
@@ -235,5 +242,6 @@ def _sizes_that_show(target: type, arguments: Mapping[str, Any]) -> Iterator[tup
             or (name in names.SOFT_CAPS and is_off)
             or (name in names.KEY_HEADS and (default is None or default in heads) and value > 1)
         )
-        if shows and name not in arguments:
+        configured = name not in parameters and name not in names.SOFT_CAPS
+        if shows and not configured and name not in arguments:
             yield name, value

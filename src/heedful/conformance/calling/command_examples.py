@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +21,8 @@ from heedful.errors import ArgumentError
 def evaluated_values(texts: Mapping[str, str], target: str) -> dict[str, Any]:
     """Return the arguments of a constructor by name, each of which is a Python literal, an expression, or else text.
 
-    An expression is a call or an attribute of torch or of a name of the target's file, such as "Config(width=8)" or
-    "nn.GELU". It is code of the user's own.
+    An expression is a call or an attribute of torch, of Python or of a name of the target's file, such as
+    "Config(width=8)" or "nn.GELU". It is code of the user's own.
 
     Args:
         texts: The arguments as they are written.
@@ -51,7 +52,7 @@ def _evaluated(name: str, text: str, names: dict[str, Any]) -> Any:
 
 
 def _is_expression(text: str, names: Mapping[str, Any]) -> bool:
-    """Check whether a text is a call or an attribute that begins with one of some names."""
+    """Check whether a text is a call or an attribute that begins with one of some names, or with one of Python's."""
     try:
         node: ast.AST = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -60,7 +61,7 @@ def _is_expression(text: str, names: Mapping[str, Any]) -> bool:
         return False
     while isinstance(node, ast.Call | ast.Attribute):
         node = node.func if isinstance(node, ast.Call) else node.value
-    return isinstance(node, ast.Name) and node.id in names
+    return isinstance(node, ast.Name) and (node.id in names or hasattr(builtins, node.id))
 
 
 def evaluated_example(text: str, target: str) -> Example:

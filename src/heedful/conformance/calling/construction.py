@@ -412,15 +412,18 @@ def _called(cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         ) from error
 
 
+def _is_switch(field: dataclasses.Field[Any]) -> bool:
+    """Check whether a field of a configuration is on or off by default: a flag, or a cap on scores."""
+    return isinstance(field.default, bool) or (field.name in names.SOFT_CAPS and not field.default)
+
+
 def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
     """Build a configuration of the annotated class, or one that has every conventional name."""
     if not inspect.isclass(hint) or hint in (dict, object, SimpleNamespace):
         return Configuration({**conventional, **settings})
     if dataclasses.is_dataclass(hint):
         fields = {
-            field.name
-            for field in dataclasses.fields(hint)
-            if field.init and not isinstance(field.default, bool)  # what is on or off by default
+            field.name for field in dataclasses.fields(hint) if field.init and not _is_switch(field)
         }
         values = {name: value for name, value in conventional.items() if name in fields}
         return build(hint, {**values, **settings})

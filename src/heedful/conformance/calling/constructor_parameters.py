@@ -124,20 +124,25 @@ def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None
 
 
 def flags_of(target: type) -> dict[str, bool]:
-    """Return the flags of a class by name, each with its default: parameters and fields of configurations.
+    """Return the flags of a class by name, each with its default: parameters and fields of configurations."""
+    return {name: it for name, it in defaults_of(target).items() if isinstance(it, bool)}
 
-    A field that the constructor reads of a configuration of no known class counts if a check gives it a flag's value.
+
+def defaults_of(target: type) -> dict[str, Any]:
+    """Return the defaults of a class by name, of parameters and of fields of configurations.
+
+    A field that the constructor reads of a configuration of no known class has the value that a check gives it.
     """
     parameters, hints = inspect.signature(target).parameters, type_hints(target)
-    flags: dict[str, Any] = {name: it.default for name, it in parameters.items()}
+    found: dict[str, Any] = {name: it.default for name, it in parameters.items()}
     known, read = conventional_values({}), fields_read(target)
     for name in (it for it in parameters if is_configuration(it, hints.get(it))):
         hint = hints.get(name)
         if dataclasses.is_dataclass(hint):
-            flags |= {it.name: it.default for it in dataclasses.fields(hint)}
+            found |= {it.name: it.default for it in dataclasses.fields(hint)}
         else:
-            flags |= {it: value_by_name(it, known) for it in read.get(name, ())}
-    return {name: value for name, value in flags.items() if isinstance(value, bool)}
+            found |= {it: value_by_name(it, known) for it in read.get(name, ())}
+    return found
 
 
 def is_configuration(name: str, hint: Any) -> bool:

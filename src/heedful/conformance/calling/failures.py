@@ -52,6 +52,9 @@ FIXED_WIDTH: re.Pattern[str] = re.compile(
 UNFIT_LAYER: re.Pattern[str] = re.compile(
     r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)"
 )
+UNFIT_NORM: re.Pattern[str] = re.compile(
+    r"(normalized_shape=\[|embed_dim )(?P<wanted>\d+).*(size\[.*\b|last dim of query )(?P<given>\d+)"
+)
 UNFIT_VIEW: re.Pattern[str] = re.compile(
     r"shape '\[(\d+(?:, \d+)*)\]' is invalid for input of size (\d+)"
 )
@@ -90,8 +93,8 @@ class FailedCall:
 def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
 
-    Twice the length of segments comes first, then sides of an image, and of its windows, that the module keeps, and
-    tables with a row for each distance. Windows of an image have a fixed number of tokens, and tables of relative
+    The length that a layer of flattened tokens takes comes first, then twice the length of segments, then sides of an
+    image, and of its windows, that the module keeps, and tables with a row for each distance. Windows of an image have a fixed number of tokens, and tables of relative
     positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
@@ -110,6 +113,7 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     module = failures[0].caller.module
     segments = _segments(module) if any(is_stated(it.error) for it in failures) else ()
     own = (
+        *_flattened_lengths(messages),
         *(2 * it for it in segments),
         *square_sizes(module),
         *_grid_sizes(module),
@@ -117,6 +121,18 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     )
     sizes = (*own, *lengths, *roots)
     return list(dict.fromkeys(sizes))[:MAX_LENGTHS]
+
+
+def _flattened_lengths(messages: Sequence[str]) -> Iterator[int]:
+    """Yield numbers of tokens of which a layer takes all features in a row, as Linear(T * C, classes)."""
+    _, T = SIZES[0]
+    for message in messages:
+        sizes = [(given, wanted) for given, wanted in UNFIT_LAYER.findall(message)]
+        sizes += [(found["given"], found["wanted"]) for found in UNFIT_NORM.finditer(message)]
+        for given, wanted in sizes:
+            width, rest = divmod(int(given), T)
+            if rest == 0 < width < int(wanted) and int(wanted) % width == 0:
+                yield int(wanted) // width
 
 
 def _segments(module: nn.Module | None) -> list[int]:

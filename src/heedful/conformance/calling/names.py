@@ -148,6 +148,7 @@ LATENTS: Names = (
 )
 SOFT_CAPS: Names = (
     *("softcap", "soft_cap", "logit_softcap", "attn_softcap", "attn_logit_softcapping"),
+    *("attention_logit_softcapping", "attn_logits_soft_cap", "logits_softcap"),
     *("attn_logit_softcap", "logits_soft_cap", "logit_soft_cap", "softcap_value", "score_softcap"),
 )
 ROTARY_PARTS: Names = (

@@ -18,15 +18,19 @@ from heedful.conformance.evidence.expectations import Expectations, Expected, ex
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
-from heedful.conformance.recording.target_source import prose_about
+from heedful.conformance.recording.target_source import own_text, prose_about
 
 CHANGED = 2
 """The token that is changed where one token is enough. It is neither the first nor the last one."""
 
 ALONG_BATCH: re.Pattern[str] = re.compile(
     r"\b(attention|attend(s|ing)?|applied|operates?)\b[^.]{0,30} (along|across|over) the batch\b"
+    r"|\binter-?sample\b"
 )
 """What code says in words, in lower case, if its sequences are meant to attend to each other."""
+
+BATCH_AS_TOKENS: re.Pattern[str] = re.compile(r"""['"]\s*b \w[^'"]*->\s*1 b """)
+"""A pattern of einops that makes the sequences the tokens of one sequence: "b n d -> 1 b (n d)"."""
 
 MANY, SOME = 256, 32
 """The number of tokens of which each is changed in turn, and that of those which are changed if there are more."""
@@ -101,6 +105,26 @@ class Evidence:
         return expectations_of(self.subject, self.stated, self.baseline)
 
     @cached_property
+    def causal_alone(self) -> bool:
+        """Whether one sequence alone is causal, and a batch is not: there, the caller's mask decides."""
+        subject, inputs = self.subject, self.inputs
+        masks = subject.padding is not None or subject.attention_mask is not None
+        (B, T), last = inputs.sizes, inputs.sizes[1] - 1
+        if not masks or not subject.batched or B < 2 or T < 2 or self.is_causal:
+            return False
+        runs = (it.entry(0) for it in (inputs, inputs.changed(0, last)))
+        alone = [attempt(lambda it=it: subject.run(it).detach()) for it in runs]
+        if any(isinstance(it, Exception) or it.shape[1] != T for it in alone):
+            return False
+        return not bool(self.differs(*alone)[:, :last].any())
+
+    def of_one_sequence(self) -> Evidence:
+        """Return the evidence on the first sequence of the sample alone."""
+        alone = Evidence(self.subject, self.stated)
+        alone.inputs = self.inputs.entry(0)
+        return alone
+
+    @cached_property
     def attentions(self) -> list[RecordedAttention]:
         """The attentions in `baseline`, in order."""
         return find_attentions(self.baseline)
@@ -162,7 +186,9 @@ class Evidence:
     @property
     def is_along_batch(self) -> bool:
         """Whether the code says that its sequences are meant to attend to each other."""
-        return ALONG_BATCH.search(prose_about(self.subject.target.callee)) is not None
+        callee = self.subject.target.callee
+        said = ALONG_BATCH.search(prose_about(callee)) or BATCH_AS_TOKENS.search(own_text(callee))
+        return said is not None
 
     @cached_property
     def of_second_sequence(self) -> Evidence | None:

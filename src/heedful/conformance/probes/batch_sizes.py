@@ -45,6 +45,8 @@ def batches(evidence: Evidence) -> Iterator[Finding | Fact]:
             return
         if not differing_entries(alone[0].to(dtype), batch[b].to(dtype)).any():
             continue
+        if evidence.causal_alone:
+            return
         if draws_noise(evidence):
             return  # other numbers of sequences get other random numbers
         if b and _has_list_for_sequences(subject, B):

@@ -46,11 +46,15 @@ window is another matter: its other keys are hidden without a cache, too."""
 
 @probe("cache-mismatch", "causal-alignment", "rotary-offset", "stale-state")
 def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Run the tokens in several calls with a cache. Each output must equal that of one call on all tokens."""
+    """Run the tokens in several calls with a cache. Each output must equal that of one call on all tokens.
+
+    The tokens are those of one sequence if a target is causal for one sequence alone.
+    """
     use = evidence.subject.cache_use
     if use is None or evidence.subject.fixed_sizes is not None:
         return
     yield Fact("cache", CACHE_KINDS[use.kind].format(argument=use.argument))
+    evidence = evidence.of_one_sequence() if evidence.causal_alone else evidence
     alone = _takes_one_token(evidence)
     for sizes in chunk_sizes(evidence.inputs.sizes[1]):
         if alone and max(sizes[1:]) > 1:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Set
 
 from torch import nn
 
+from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.probes.projection_names import parent_of, role_of
 from heedful.conformance.recording.source import SourceLine, parsed, parsed_file
 
@@ -15,7 +16,9 @@ LEAVING = (ast.If, ast.Break, ast.Continue, ast.Return)
 
 
 def never_called(module: nn.Module | None, read: Set[str]) -> Iterator[str]:
-    """Yield parameters of norms of queries and keys that no code reads, and of heads that a loop over all leaves out.
+    """Yield parameters of layers that no step reads, beside others that are called.
+
+    They are norms of queries and keys, heads that a loop over all leaves out, and norms of an `nn.Sequential`.
 
     Args:
         module: The outermost module.
@@ -24,12 +27,20 @@ def never_called(module: nn.Module | None, read: Set[str]) -> Iterator[str]:
     if module is not None:
         yield from _norms_without_a_reader(module, read)
         yield from _heads_left_out(module, read)
+        yield from _norms_passed_over(module, read)
 
 
 def loop_leaving_out(module: nn.Module | None, parameter: str) -> SourceLine | None:
     """Return the first line of the loop that calls the list of heads which a parameter belongs to; None without one."""
     of_head = re.match(r"(.*heads)\.\d+\.", parameter)
     return _loop_over(module, of_head.group(1)) if module is not None and of_head else None
+
+
+def sequential_around(module: nn.Module | None, parameter: str) -> str | None:
+    """Return the path of the `nn.Sequential` of which a parameter's layer is a part; None if it is of none."""
+    path = ".".join(parameter.split(".")[:-2])
+    part = None if module is None or not path else attempt(lambda: module.get_submodule(path))
+    return path if isinstance(part, nn.Sequential) else None
 
 
 def _norms_without_a_reader(module: nn.Module, read: Set[str]) -> Iterator[str]:
@@ -58,6 +69,16 @@ def _heads_left_out(module: nn.Module, read: Set[str]) -> Iterator[str]:
             idle = part[called.index(False)]
             matrices = (name for name, it in idle.named_parameters() if it.dim() > 1)
             yield from (f"{path}.{called.index(False)}.{name}" for name in matrices)
+
+
+def _norms_passed_over(module: nn.Module, read: Set[str]) -> Iterator[str]:
+    """Yield the gains of norms in an `nn.Sequential` of which another part alone is called, as `self.layer[1](x)`."""
+    for path, part in module.named_modules():
+        if isinstance(part, nn.Sequential) and any(it.startswith(f"{path}.") for it in read):
+            norms = (it for it in part.named_children() if "norm" in type(it[1]).__name__.lower())
+            for name, norm in norms:
+                gains = [f"{path}.{name}.{own}" for own, _ in norm.named_parameters(recurse=False)]
+                yield from gains[:1] if not read & {*gains} else []
 
 
 def _loop_over(module: nn.Module, path: str) -> SourceLine | None:

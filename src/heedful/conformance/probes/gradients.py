@@ -16,6 +16,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.lost_masks import LOW
+from heedful.conformance.probes.crashes import fresh_subject
 from heedful.conformance.probes.detached_maxima import DetachedMaxima
 from heedful.conformance.probes.differentiation import DifferentiationPoint, random_like
 from heedful.conformance.probes.gradient_lines import (
@@ -29,7 +30,7 @@ from heedful.conformance.probes.straight_through import leaves_behind, straight_
 from heedful.conformance.recording.dataflow import CHOICES
 from heedful.conformance.recording.differences import coarsest_dtype
 from heedful.conformance.recording.observation import value_of
-from heedful.conformance.recording.source import SourceLine, names_in, parsed, parsed_file
+from heedful.conformance.recording.source import SourceLine, names_in, nodes_of, parsed, parsed_file
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
@@ -71,6 +72,9 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     names = [name for name, leaf in point.leaves.items() if leaf.requires_grad]
     loss = point.loss()
     derivatives = attempt(lambda: _derivatives_by_autograd(point, loss, names))
+    if isinstance(derivatives, Exception) and _is_trained_otherwise(evidence):
+        yield Fact("gradients", "in training mode alone")
+        return
     if isinstance(derivatives, Exception):
         proof = f"The backward pass raises {describe_exception(derivatives)}"
         yield Finding("gradient-wrong", "bug", proof, "", find_gradient_line(evidence))
@@ -138,6 +142,18 @@ def _is_for_inference_alone(forward: Callable[..., object]) -> bool:
         and any({"no_grad", "inference_mode"} & names_in([one]) for one in it.decorator_list)
         for it in source.tree.body
     )
+
+
+def _is_trained_otherwise(evidence: Evidence) -> bool:
+    """Check whether a target's own code asks for its mode, and has gradients in training."""
+    asks = any(
+        isinstance(node, ast.If) and "training" in names_in([node.test])
+        for node in nodes_of(evidence.subject.target.forward)
+    )
+    if not asks:
+        return False
+    subject, inputs = fresh_subject(evidence, evidence.subject.dtype, train=True)
+    return not isinstance(attempt(lambda: subject.run(inputs).sum().backward()), Exception)
 
 
 def _is_right_as_rounded(evidence: Evidence, name: str, derivative: float) -> bool:

@@ -186,7 +186,7 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
             continue  # the probe of masked rows reports it
         masked = _masked_arguments(subject)
         change = _find_leak(evidence, subject, padded, keep, masked)
-        comparable = masked is None and subject.fixed_sizes is None
+        comparable = masked is None and subject.fixed_sizes is None and not evidence.causal_alone
         positions_differ = side == "left" and _positions_are_given(subject)
         if change is None and comparable and not positions_differ:
             change = _compare_with_unpadded(evidence, padded, keep)
