@@ -10,7 +10,7 @@ from typing import Any
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import instantiate
-from heedful.conformance.calling.constructor_parameters import unstated_parameters
+from heedful.conformance.calling.constructor_parameters import defaults_of, unstated_parameters
 from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.exceptions import (
@@ -23,7 +23,7 @@ from heedful.conformance.calling.exceptions import (
 from heedful.conformance.calling.failures import UNFIT_VIEW, UncallableError
 from heedful.conformance.calling.subject import SIZES, find_subject
 from heedful.conformance.calling.target import make_target
-from heedful.conformance.recording.source import SourceLine, compared_around
+from heedful.conformance.recording.source import SourceLine, compared_around, fields_read
 from heedful.conformance.reporting.finding import Finding
 
 OF_AXES: re.Pattern[str] = re.compile(
@@ -31,6 +31,7 @@ OF_AXES: re.Pattern[str] = re.compile(
     re.IGNORECASE,
 )
 """What PyTorch says of a tensor with another number of axes than an operation takes."""
+ROTARY_SIZE = 4  # unlike the usual number of features that do not turn
 OF_SEVERAL: re.Pattern[str] = re.compile(r"\b(cat|concat|stack|dot|mv|mm|bmm|baddbmm|matmul)\(")
 """Operations on several tensors, which need not fit each other; one alone may have the axes that the text asks for."""
 
@@ -91,6 +92,31 @@ def merged_to_input_width(target: type, arguments: Mapping[str, Any]) -> Finding
             remedy = "Merge the heads into their own width."
             return Finding("crashes", "bug", proof, case, raising_line(error), remedy)
     return None
+
+
+def rotary_size_mistaken(target: type, arguments: Mapping[str, Any]) -> Finding | None:
+    """Return the finding on a class with features that turn and others, and works if they are equally many alone."""
+    taken = {
+        *defaults_of(target),
+        *(it for fields in fields_read(target).values() for it in fields),
+    }
+    rotary = next((it for it in names.ROTARY_SIZES if it in taken - {*arguments}), None)
+    if rotary is None or taken.isdisjoint(names.STEADY_SIZES):
+        return None
+    subject = attempt(lambda: find_subject(target, arguments=arguments, by_trial=False))
+    other = attempt(lambda: make_target(instantiate(target, {**arguments, rotary: ROTARY_SIZE})))
+    if isinstance(subject, Exception) or isinstance(other, Exception):
+        return None
+    chosen = replace(subject, target=other, callee=other.copied(subject.dtype))
+    error = attempt(lambda: chosen.run(chosen.draw(*(subject.fixed_sizes or SIZES))))
+    sizes = {*((isinstance(error, Exception) and unequal_sizes(error)) or ())}
+    if not isinstance(error, Exception) or ROTARY_SIZE not in sizes:
+        return None
+    proof = (
+        f"With {rotary}={ROTARY_SIZE} it raises {describe_exception(error)}. It works if as many features of a head "
+        "turn as do not."
+    )
+    return Finding("crashes", "bug", proof, f"{rotary}={ROTARY_SIZE}", raising_line(error))
 
 
 def _cannot_work(error: Exception, place: SourceLine, text: str) -> bool:

@@ -24,7 +24,11 @@ from heedful.conformance.calling.constructor_parameters import (
 from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.expectations import Expected
-from heedful.conformance.failing_choices import failing_choice, merged_to_input_width
+from heedful.conformance.failing_choices import (
+    failing_choice,
+    merged_to_input_width,
+    rotary_size_mistaken,
+)
 from heedful.conformance.probes.causality import causality
 from heedful.conformance.probes.sequence_lengths import LENGTHS
 from heedful.conformance.probes.statements import statements
@@ -76,8 +80,11 @@ def with_variants(
             levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
             found = [replace(it, level=level) for it, level in levels if level is not None]
             report = _together(report, variant, found, Fact("also with", f"{name}={value!r}"))
-    unequal = None if report.bugs else merged_to_input_width(target, arguments)
-    return report if unequal is None else replace(report, findings=(*report.findings, unequal))
+    for with_unequal_sizes in (merged_to_input_width, rotary_size_mistaken):
+        found = None if report.bugs else with_unequal_sizes(target, arguments)
+        if found is not None:
+            report = replace(report, findings=(*report.findings, found))
+    return report
 
 
 def _together(report: Report, variant: Report, found: Sequence[Finding], fact: Fact) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, get_type_hints
@@ -152,11 +153,19 @@ def is_configuration(name: str, hint: Any) -> bool:
 
 
 def type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a constructor's parameters, without those whose annotations cannot be evaluated."""
+    """Return the types of a constructor's parameters, without those whose annotations cannot be evaluated.
+
+    A configuration without an annotation has the type of the one in its file that has all fields which are read.
+    """
     constructor = cls.__init__ if inspect.isclass(cls) else cls
+    unsaid = {
+        name: found
+        for name in (inspect.signature(cls).parameters if inspect.isclass(cls) else ())
+        if name in names.CONFIGURATIONS and (found := _dataclass_beside(cls, name)) is not None
+    }
     whole = attempt(lambda: get_type_hints(constructor))
     if not isinstance(whole, Exception):
-        return whole
+        return {**unsaid, **whole}
     alone = (
         SimpleNamespace(
             __annotations__={name: it}, __globals__=getattr(constructor, "__globals__", {})
@@ -164,4 +173,20 @@ def type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
         for name, it in getattr(constructor, "__annotations__", {}).items()
     )
     found = (attempt(lambda it=it: get_type_hints(it, it.__globals__)) for it in alone)
-    return {name: it for hints in found if isinstance(hints, dict) for name, it in hints.items()}
+    known = {name: it for hints in found if isinstance(hints, dict) for name, it in hints.items()}
+    return {**unsaid, **known}
+
+
+def _dataclass_beside(cls: type, parameter: str) -> type | None:
+    """Return the only dataclass of a class's file with all the fields that it reads of a parameter; None otherwise."""
+    read = {*fields_read(cls).get(parameter, ())}
+    members = getattr(sys.modules.get(cls.__module__), "__dict__", {}).values()
+    beside = [
+        it
+        for it in members
+        if inspect.isclass(it)
+        and it.__module__ == cls.__module__
+        and dataclasses.is_dataclass(it)
+        and read <= {field.name for field in dataclasses.fields(it)}
+    ]
+    return beside[0] if read and len(beside) == 1 else None

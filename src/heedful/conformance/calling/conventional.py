@@ -44,6 +44,8 @@ VALUES: Mapping[Names, Any] = {
     names.MAX_BATCHES: 4,
     names.LAYER_INDICES: 0,
     names.ROTARY_BASES: 10_000.0,
+    names.ROTARY_SIZES: HEAD_SIZE,
+    names.STEADY_SIZES: HEAD_SIZE,
     names.ROTARY_PARTS: 1.0,  # others may leave an odd number of features
     names.BIASES: False,
     names.BATCH_FIRST: True,

@@ -93,9 +93,9 @@ class FailedCall:
 def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
     """Return numbers of tokens that the exceptions may ask for: numbers in their messages, and squares of these.
 
-    The length that a layer of flattened tokens takes comes first, then twice the length of segments, then sides of an
-    image, and of its windows, that the module keeps, and tables with a row for each distance. Windows of an image have a fixed number of tokens, and tables of relative
-    positions have one row for each pair.
+    The length that a layer of flattened tokens takes comes first, then twice the length of segments, then sides of
+    an image, and of its windows, that the module keeps, and tables with a row for each distance. Windows of an
+    image have a fixed number of tokens, and tables of relative positions have one row for each pair.
     """
     widths = failures[0].caller.convention.features
     messages = [

@@ -151,6 +151,9 @@ SOFT_CAPS: Names = (
     *("attention_logit_softcapping", "attn_logits_soft_cap", "logits_softcap"),
     *("attn_logit_softcap", "logits_soft_cap", "logit_soft_cap", "softcap_value", "score_softcap"),
 )
+# Of multi-head latent attention: the features of a head that turn, and the others.
+ROTARY_SIZES: Names = ("qk_rope_head_dim", "rope_head_dim", "qk_rope_dim", "rope_head_size")
+STEADY_SIZES: Names = ("qk_nope_head_dim", "nope_head_dim", "qk_nope_dim", "nope_head_size")
 ROTARY_PARTS: Names = (
     *("rotary_pct", "rotary_percent", "rotary_percentage", "rope_pct", "partial_rotary_factor"),
 )

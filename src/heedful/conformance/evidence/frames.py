@@ -45,13 +45,14 @@ def one_after_another(T: int) -> Order:
 def order_of_tokens(evidence: Evidence) -> Order:
     """Return the order of the tokens of a target that should be causal.
 
-    Where several axes hold the tokens, and the code speaks of frames, one of the axes is time. It is the one along
+    Where three axes hold the tokens, or two and the code speaks of frames, one of the axes is time. It is the one along
     which the fewest tokens depend on later ones, and the first one if that does not decide.
     """
     T = evidence.inputs.sizes[1]
     grid = evidence.subject.convention.grid_of(T)
     sides = [axis for axis, size in enumerate(grid) if 1 < size < T]
-    if not sides or FRAMES.search(prose_about(evidence.subject.callee)) is None:
+    of_frames = len(grid) > 2 or FRAMES.search(prose_about(evidence.subject.callee)) is not None
+    if not sides or not of_frames:
         return one_after_another(T)
     places = torch.cartesian_prod(*map(torch.arange, grid))
     orders = [Order(places[:, axis], by_frames=True) for axis in sides]

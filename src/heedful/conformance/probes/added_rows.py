@@ -29,6 +29,9 @@ def added_rows(evidence: Evidence) -> Iterator[Finding]:
     if subject.padding is not None or subject.attention_mask is not None or not subject.batched:
         return
     for name in (it for it in masks_by_name(subject) if it not in subject.convention.constants):
+        T = evidence.inputs.sizes[1]
+        if any(_error_with_mask(subject, name, form, T) is None for form in PADDING_FORMS):
+            continue
         for form in PADDING_FORMS:
             errors = {T: _error_with_mask(subject, name, form, T) for T in LENGTHS}
             added = {_missing_entries(error, T) for T, error in errors.items()}

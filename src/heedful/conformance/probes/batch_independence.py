@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -199,15 +201,17 @@ def _is_documented_per_sequence(evidence: Evidence, name: str) -> bool:
 def _entries_together(evidence: Evidence) -> int:
     """Return how many neighbors on the first axis belong together, by what an example gives beside the tokens.
 
-    An argument of shape (batch, frames) tells that the first axis holds the frames of each video, and integers that
-    name all its entries, as those of edges do, that it holds the nodes of a graph. So does a target that takes no
-    single entry, but fewer than the example has.
+    An argument of shape (batch, frames) tells that the first axis holds the frames of each video, as does the shape
+    (batch, frames, height, width) of all of them, and integers that name all its entries, as those of edges do, that
+    it holds the nodes of a graph. So does a target that takes no single entry, but fewer than the example has.
     """
     B, T = evidence.inputs.sizes
     if evidence.subject.fixed_sizes is None or B < 3:
         return 1
     for constant in evidence.subject.convention.constants.values():
-        value = constant.value if isinstance(constant, Resized) else None
+        value = constant.value if isinstance(constant, Resized) else constant
+        if _is_whole_shape(value, B * T) and B % value[0] == 0:
+            return B // value[0]
         if not isinstance(value, Tensor) or value.dim() < 2:
             continue
         if value.dtype == torch.int64 and value.unique().tolist() == [*range(B)]:
@@ -215,6 +219,12 @@ def _entries_together(evidence: Evidence) -> int:
         if 1 < value.shape[0] < B == value.shape[0] * value.shape[1]:
             return value.shape[1]
     return taken_together(evidence.subject, B, T)
+
+
+def _is_whole_shape(value: object, entries: int) -> TypeGuard[Sequence[int]]:
+    """Check whether a value is a shape of so many entries."""
+    is_shape = isinstance(value, tuple | list) and all(type(it) is int and it > 0 for it in value)
+    return is_shape and len(value) > 2 and math.prod(value) == entries
 
 
 def _line(evidence: Evidence, step: Step | None) -> SourceLine | None:

@@ -23,13 +23,14 @@ COMPARING: tuple[str, ...] = ("sub", "rsub", "eq", "ne", "lt", "le", "gt", "ge")
 def empty_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Look for queries all of whose scores are lowered, by a mask that depends on no input, while others see keys.
 
-    Their weights may be set to 0 after the softmax.
+    Their weights may be set to 0 after the softmax. A query that is left with one key sees that one, as a token sees
+    itself if there is no other (Kitaev et al. 2020).
     """
     for attention in evidence.attentions:
         shape = attention.logits.shape
         if attention.softmax_step is None or attention.weights.shape != shape:
             continue
-        lowered = (attention.logits.amax(-1) < LOW) & attention.visible.any(-1)
+        lowered = (attention.logits.amax(-1) < LOW) & (attention.visible.sum(-1) > 1)
         masks = _masks(evidence, attention)
         if not lowered.any() or lowered.all() or not masks:
             continue
