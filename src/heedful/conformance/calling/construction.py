@@ -51,6 +51,7 @@ from heedful.conformance.calling.parts import (
     handed_texts,
     layer_by_name,
     makes_layer,
+    padding_id,
     part_classes,
     takes_embedding,
     takes_layer,
@@ -303,9 +304,9 @@ def _values(
                 values[name] = conventional[name]
         elif hints.get(name) is int and name in names.CONFIGURATIONS:
             values[name] = conventional[names.WIDTHS[0]]  # `c: int` counts channels
-        elif takes_embedding(cls, name):
+        elif hints.get(name) is nn.Embedding or takes_embedding(cls, name):
             sizes = conventional[names.VOCABULARY_SIZES[0]], conventional[names.WIDTHS[0]]
-            values[name] = nn.Embedding(*sizes)
+            values[name] = nn.Embedding(*sizes, padding_idx=padding_id(cls, name))
         elif parts and _takes_module(hints.get(name)):
             values[name] = _part(cls, name, hints[name], conventional[names.WIDTHS[0]])
         elif parts and name not in hints and makes_layer(cls, name):

@@ -16,7 +16,7 @@ from heedful.conformance.recording.source import nodes_of, texts_compared
 
 ROTARY: re.Pattern[str] = re.compile(r"rope|rotary")
 """What a part is called that works on single heads, in lower case."""
-EMBEDDING: re.Pattern[str] = re.compile(r"^(\w+_)?(embeddings?|embed|emb)$")
+EMBEDDING: re.Pattern[str] = re.compile(r"^(\w+_)?(embeddings?|embed|emb|embed_tokens)$")
 """What a parameter is called that takes a table of embeddings, in lower case."""
 SHORTEST_WORD = 3
 LAYERS: Mapping[str, Callable[[int, int], nn.Module]] = {
@@ -91,6 +91,15 @@ def takes_embedding(cls: Callable[..., Any], parameter: str) -> bool:
         and inspect.isclass(cls)
         and _is_kept_and_called(cls, parameter, alone=True)
     )
+
+
+def padding_id(cls: Callable[..., Any], parameter: str) -> int | None:
+    """Return the id of padding that a table of embeddings has for a constructor which reads one of it; None if none."""
+    for node in nodes_of(cls):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr="padding_idx") if name == parameter:
+                return 0
+    return None
 
 
 def handed_texts(cls: Callable[..., Any]) -> dict[str, str]:

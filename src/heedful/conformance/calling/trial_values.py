@@ -60,7 +60,8 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
     """
     assert target.module is not None
     ranks = {len(axes) for axes in documented_axes(target.callee, name)}
-    likely = (KINDS[role] for role in roles_by_name(name) if role in KINDS)
+    likely = [KINDS[role] for role in roles_by_name(name) if role in KINDS]
+    likely = ["id", *likely] if _is_embedded(target, name) else likely
     widths = _widths(target.module)
     values = [
         value
@@ -71,6 +72,18 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
         values.sort(key=lambda it: not it.kind.startswith(LAYERS_FIRST))
     tensors = [it for it in values if isinstance(it.value, Tensor) and it.value.dim() in ranks]
     return tensors if ranks else values
+
+
+def _is_embedded(target: Target, argument: str) -> bool:
+    """Check whether a target's own code looks an argument up in a table, as `self.embed_tokens(tokens)`."""
+    for node in nodes_of(target.forward):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="self"), attr=layer), args=[ast.Name(id=given)]
+            ) if given == argument:
+                if isinstance(getattr(target.module, layer, None), nn.Embedding):
+                    return True
+    return False
 
 
 def takes_last(target: Target, argument: str) -> bool:

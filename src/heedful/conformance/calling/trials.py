@@ -127,12 +127,21 @@ def _search(
             arguments = {name: its[index].value for name, its, index in found}
             result = _call(target, callee, arguments)
             if not isinstance(result, Exception):
-                if any(_is_of_batch(it) for it in output_candidates(result)):
+                if any(it.isnan().all() for it in output_candidates(result)):
+                    arguments = {name: _turned(it) for name, it in arguments.items()}
+                    result = _call(target, callee, arguments)
+                outputs = [] if isinstance(result, Exception) else [*output_candidates(result)]
+                if any(map(_is_of_batch, outputs)):
                     yield arguments
                 continue
             further = tuple(-line for _, line in own_frames(result))  # less than that of others
             if not reached or further < reached:
                 heapq.heappush(waiting, (1, further, changed))
+
+
+def _turned(value: Any) -> Any:
+    """Return a Boolean mask that shows what another one has hidden; other values are returned themselves."""
+    return ~value if isinstance(value, Tensor) and value.dtype == torch.bool else value
 
 
 def _is_of_batch(tensor: Tensor) -> bool:

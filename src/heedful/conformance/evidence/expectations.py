@@ -22,7 +22,7 @@ from heedful.conformance.recording.conditions import is_switched_off
 from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens, unused_steps
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import names_in, parsed_file
-from heedful.conformance.recording.target_source import prose_about
+from heedful.conformance.recording.target_source import methods_of, prose_about
 from heedful.errors import ArgumentError
 from heedful.observation import Step
 
@@ -32,6 +32,11 @@ CAUSAL_NAME: re.Pattern[str] = re.compile(
 )
 PREFIX: re.Pattern[str] = re.compile(r"\bprefix|bidirectional attention")
 """Words that announce that some tokens see all others, in lower case."""
+
+CAUSAL_MASK: re.Pattern[str] = re.compile(
+    r"(future|(?<!non_)causal|subsequent|look_?ahead)\w*_mask"
+)
+"""What methods are called that make masks of later tokens."""
 
 UNIONS: tuple[str, ...] = ("or", "ior", "logical_or", "logical_or_", "bitwise_or")
 
@@ -126,9 +131,22 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
         return True, "it builds a triangular mask"
     if CAUSAL_NAME.search(subject.name) and not is_after_prefix(subject.target):
         return True, "its name says that it is"
+    if (idle := _idle_causal_mask(subject.module)) is not None:
+        return True, f"its method {idle} makes a mask of later tokens, and nothing calls it"
     if _keeps_tokens(subject):
         return True, "it takes token ids and a cache of the tokens before them, and no mask"
     return None, ""
+
+
+def _idle_causal_mask(module: nn.Module | None) -> str | None:
+    """Return the method of a module that makes a causal mask by its name, if no code in its file names it again."""
+    methods = () if module is None else methods_of(module)
+    for method in (it for it in methods if CAUSAL_MASK.search(it.__name__.lower())):
+        source = parsed_file(method.__code__.co_filename)
+        named = (it.attr for it in source.nodes if isinstance(it, ast.Attribute)) if source else ()
+        if source is not None and method.__name__ not in named:
+            return method.__name__
+    return None
 
 
 def _keeps_tokens(subject: Subject) -> bool:

@@ -76,12 +76,19 @@ def unhidden_padding(evidence: Evidence) -> Iterator[Finding | Fact]:
         where = "before" if start else "after"
         yield Finding(
             "padding-leak",
-            "bug",
+            "suspicious" if start and _is_counted(whole, is_padding) else "bug",
             f"{cause.reason} With {PADDED} ids of padding {where} the real tokens, the output differs by "
             f"{distance:.3g}.",
             f"B = {B}, T = {T}, the id of padding is {padding}",
             cause.place,
         )
+
+
+def _is_counted(whole: Observation, is_padding: Tensor) -> bool:
+    """Check whether positions are counted by what tells padding: padding may then be meant to come last."""
+    told, steps = step_telling_padding(whole, is_padding), whole.trace.steps
+    sums = (it for it in steps if it.operation == "cumsum")
+    return told is not None and any(told.index in ancestors(steps, it) for it in sums)
 
 
 def _mask_of_rows(whole: Observation, is_padding: Tensor) -> _Cause | None:
