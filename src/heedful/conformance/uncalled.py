@@ -10,6 +10,7 @@ from heedful.conformance.calling.failures import UncallableError
 from heedful.conformance.calling.target import make_target
 from heedful.conformance.probes.undefined_names import undefined_names_in
 from heedful.conformance.probes.uninitialised_parameters import uninitialised_in
+from heedful.conformance.probes.unread_results import unread_results_in
 from heedful.conformance.probes.unregistered_parameters import unregistered_lists_in
 from heedful.conformance.reporting.finding import Fact
 from heedful.conformance.reporting.report import Report
@@ -32,6 +33,7 @@ def report_without_call(
         *uninitialised_in(held.module, uninitialised),
         *undefined_names_in(held.callee),
         *unregistered_lists_in(held.module),
+        *unread_results_in(held.module),
     )
     if not any(it.level == "bug" for it in findings):
         return None
