@@ -125,13 +125,13 @@ def lengths_named(failures: Sequence[FailedCall]) -> list[int]:
 
 def _flattened_lengths(messages: Sequence[str]) -> Iterator[int]:
     """Yield numbers of tokens of which a layer takes all features in a row, as Linear(T * C, classes)."""
-    _, T = SIZES[0]
+    B, T = SIZES[0]
     for message in messages:
-        sizes = [(given, wanted) for given, wanted in UNFIT_LAYER.findall(message)]
+        sizes = UNFIT_LAYER.findall(message) if f"multiplied ({B}x" in message else []
         sizes += [(found["given"], found["wanted"]) for found in UNFIT_NORM.finditer(message)]
         for given, wanted in sizes:
             width, rest = divmod(int(given), T)
-            if rest == 0 < width < int(wanted) and int(wanted) % width == 0:
+            if rest == 0 and 1 < width < int(wanted) and int(wanted) % width == 0:
                 yield int(wanted) // width
 
 

@@ -1,0 +1,79 @@
+"""Probe: what the table of embeddings holds for padding does not reach the outputs of real tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.masks import masks_by_name
+from heedful.conformance.calling.subject import Subject
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.padding_ids import PADDED, padding_id, step_telling_padding
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import unused_steps
+from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.source import SourceLine
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
+
+
+@probe("padding-leak")
+def padding_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
+    """End each sequence with ids of padding, and change their embedding, if the target tells padding by its id.
+
+    One row for each sequence comes from real tokens alone, as do the rows of these. A target that takes a mask leaves
+    it to its callers.
+    """
+    subject, T = evidence.subject, evidence.inputs.sizes[1]
+    padding, name = padding_id(evidence), subject.convention.names[0]
+    takes_mask = subject.padding or subject.attention_mask or masks_by_name(subject)
+    ids = evidence.inputs.arguments[name].clone()
+    if padding is None or takes_mask or T <= PADDED + 2 or ids.dim() != 2:
+        return
+    ids[ids == padding] = (padding + 1) % evidence.inputs.vocabulary
+    ids[:, T - PADDED :] = padding
+    inputs = replace(evidence.inputs, arguments={**evidence.inputs.arguments, name: ids})
+    whole = attempt(lambda: subject.record(inputs))
+    if isinstance(whole, Exception):
+        return
+    told = step_telling_padding(whole, ids == padding)
+    if told is None or told.index in unused_steps(whole.trace.steps):
+        return
+    changed = _with_other_row(subject, evidence.inputs.vocabulary, padding)
+    outputs = [attempt(lambda it=it: it.run(inputs).detach()) for it in (subject.fresh(), changed)]
+    before, after = (
+        None if isinstance(it, Exception) else _of_real_tokens(it, T, padding, inputs.vocabulary)
+        for it in outputs
+    )
+    if before is None or after is None or not differing_entries(before, after).any():
+        return
+    distance = (before - after).abs().max()
+    yield Finding(
+        "padding-leak",
+        "bug",
+        f"The code tells padding from real tokens by their ids, in {told.name.partition('·')[0]!r}, but another "
+        f"embedding of padding changes the outputs of real tokens by {distance:.3g}.",
+        ANY_CALL,
+        SourceLine.of(told),
+    )
+
+
+def _with_other_row(subject: Subject, vocabulary: int, padding: int) -> Subject:
+    """Return the subject on a copy of its module, whose tables of embeddings hold something else for padding."""
+    changed, generator = subject.fresh(), torch.Generator().manual_seed(0)
+    parts = () if changed.module is None else changed.module.modules()
+    for table in (it for it in parts if isinstance(it, nn.Embedding)):
+        if table.num_embeddings >= vocabulary:
+            with torch.no_grad():
+                table.weight[padding] += torch.randn(table.embedding_dim, generator=generator)
+    return replace(changed, keep_state=True)
+
+
+def _of_real_tokens(output: Tensor, T: int, padding: int, vocabulary: int) -> Tensor:
+    """Return the rows of an output before the padding, without the score of padding itself."""
+    rows = output[:, : T - PADDED] if output.dim() > 2 and output.shape[1] == T else output
+    others = torch.arange(rows.shape[-1]) != padding
+    return rows[..., others] if rows.shape[-1] == vocabulary else rows
