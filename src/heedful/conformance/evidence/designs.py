@@ -7,6 +7,7 @@ or if they are divided by the number of tokens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -36,6 +37,8 @@ WITHOUT_SOFTMAX: tuple[str, ...] = (
     *("without softmax", "without a softmax", "no softmax", "unnormali", "not normali"),
 )
 """Words that announce weights without a softmax."""
+TEMPERATURE: re.Pattern[str] = re.compile(r"^(tau|temp|temperature|logit_scale)$")
+"""What a parameter is called that scores are divided by, or multiplied with, before the softmax."""
 GATE, BOUND = "sigmoid", "tanh"
 PLAIN: tuple[str, ...] = ("masked_fill", "where", "dropout", "mask")
 """Operations that say nothing about a design even if a comment names them."""
@@ -47,7 +50,10 @@ def describe_weights(evidence: Evidence, attention: RecordedAttention) -> str:
         return _describe_function(evidence, attention)
     if _has_constant_in_denominator(attention):
         return "a softmax with a constant in its denominator: some weight goes to no key"
-    if any(_is_trained(evidence.baseline, source) for source in _read_after_softmax(attention)):
+    combined = [it for it in _read_after_softmax(attention) if _is_trained(evidence.baseline, it)]
+    if has_late_temperature(evidence, attention):
+        return ""
+    if combined:
         return "several softmaxes, combined by trained numbers: a differential attention?"
     if _are_squares(evidence, attention):
         return "squared for variances, beside the weights themselves"
@@ -176,6 +182,26 @@ def _read_beside(attention: RecordedAttention, steps: Iterator[Step]) -> Iterato
     """Yield the sources that some steps of a chain read beside the chain itself."""
     chain = {step.index for step in attention.chain}
     return (source for step in steps for source in read_by(step) if source.step not in chain)
+
+
+def has_late_temperature(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether a temperature meets the weights, after the softmax."""
+    if attention.softmax_step is None:
+        return False
+    return any(_is_temperature(evidence.baseline, it) for it in _read_after_softmax(attention))
+
+
+def _is_temperature(observation: Observation, source: Source) -> bool:
+    """Check whether a tensor is computed from one parameter alone, which is called a temperature."""
+    steps = observation.trace.steps
+    behind = (
+        [] if source.step is None else [steps[it] for it in ancestors(steps, steps[source.step])]
+    )
+    read = {source} if source.step is None else {it for step in behind for it in step.inputs}
+    outer = {it.name for it in read if it.step is None}
+    return (
+        len(outer) == 1 and TEMPERATURE.search(outer.pop().rpartition(".")[2].lower()) is not None
+    )
 
 
 def _is_trained(observation: Observation, source: Source) -> bool:

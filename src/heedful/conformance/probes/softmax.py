@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,11 @@ from torch import Tensor, nn
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import describe_other_designs
 from heedful.conformance.evidence.chain import SOFTMAXES
-from heedful.conformance.evidence.designs import describe_weights, is_normalized_again
+from heedful.conformance.evidence.designs import (
+    describe_weights,
+    has_late_temperature,
+    is_normalized_again,
+)
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projection_names import own_name, role_of
@@ -29,7 +34,7 @@ from heedful.conformance.recording.differences import TOLERANCES
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.recording.target_source import prose_about
-from heedful.conformance.reporting.finding import Fact, Finding
+from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 from heedful.shapes import times
 
@@ -56,6 +61,9 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
         design = "" if finding is None else _design(evidence, attention, finding)
         if design:
             yield Fact("weights", design)
+        elif finding is not None and has_late_temperature(evidence, attention):
+            yield replace(finding, case=ANY_CALL)
+            return
         elif finding is not None:
             yield finding
             return
