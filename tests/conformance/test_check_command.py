@@ -240,6 +240,30 @@ def test_an_unconventional_constructor_argument_is_requested(folder):
     assert run("odd.py", "--with", "quux='tiny'").exit_code == 0
 
 
+CONFIGURED = RIGHT.replace("d_model, num_heads=1", "config, act='relu'").replace(
+    "class Attention",
+    "class Config:\n    def __init__(self, width):\n        self.width = width\n\n\nclass Attention",
+)
+CONFIGURED = CONFIGURED.replace("d_model", "config.width").replace(", num_heads", ", act")
+CONFIGURED = CONFIGURED.replace("Attention(8)", "Attention(Config(8))")
+
+
+def test_an_argument_of_the_constructor_may_be_an_expression(folder):
+    (folder / "configured.py").write_text(CONFIGURED)
+    result = run("configured.py", "--with", "config=Config(width=6 * 4)", "--with", "act=nn.GELU")
+    assert result.exit_code == 0, result.output
+    assert "built with 24 <class 'torch.nn.modules.activation.GELU'>" in result.stderr
+    named = run("configured.py", "--with", "config=Config(24)", "--with", "act=torch_like.x")
+    assert "built with 24 torch_like.x" in named.stderr  # a text
+
+
+def test_an_expression_that_cannot_be_evaluated_is_refused(folder):
+    (folder / "configured.py").write_text(CONFIGURED)
+    error = error_of("configured.py", "--with", "config=Config(depth=1)")
+    assert "--with config: expected a Python literal, an expression, or a text" in error
+    assert "unexpected keyword argument 'depth'" in error
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

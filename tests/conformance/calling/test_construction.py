@@ -410,3 +410,51 @@ def test_there_are_as_many_heads_as_the_code_cuts_into_groups():
     assert bug.name == "projection-unused"
     assert bug.place is not None
     assert "k[:, 3:5].roll(2, 2)" in bug.place.source
+
+
+def test_a_text_is_chosen_by_the_attribute_that_a_parameter_is_kept_as(tmp_path):
+    class Scored(nn.Module):
+        def __init__(self, kind, width=8):
+            super().__init__()
+            self.method = kind
+            if self.method == "none":
+                self.score = None
+            elif self.method == "local":
+                raise ValueError("needs a length")
+            elif self.method == "general":
+                self.score = nn.Linear(width, width)
+
+    assert (
+        instantiate(Scored, {}).method == "general"
+    )  # "local" cannot be built, and "none" comes last
+
+
+def test_a_configuration_without_an_annotation_is_the_one_of_its_file_with_all_fields_read():
+    assert instantiate(OfSettings, {}).window == 9
+
+
+@dataclass
+class SettingsBeside:
+    d_model: int = 8
+    odd_window: int = 9
+
+
+@dataclass
+class OtherSettings:
+    d_model: int = 8
+
+
+class OfSettings(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.window, self.width = config.odd_window, config.d_model
+
+
+def test_an_embedding_that_is_asked_for_its_id_of_padding_has_one():
+    class Decoder(nn.Module):
+        def __init__(self, embed_tokens: nn.Embedding):
+            super().__init__()
+            self.embed_tokens = embed_tokens
+            self.padding = embed_tokens.padding_idx
+
+    assert instantiate(Decoder, {}).padding == 0

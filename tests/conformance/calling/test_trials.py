@@ -56,3 +56,9 @@ def test_what_depends_on_the_roles_of_arguments_that_were_found_by_trial_is_a_su
     assert find_subject(trials.Joined).convention.by_trial
     assert report.bugs == (), report
     assert {it.level for it in report.findings} == {"suspicious"}
+
+
+def test_a_tuple_of_states_and_their_mask_and_the_last_layer_s_state_are_tried():
+    report = check(trials.OfLastState)
+    assert find_subject(trials.OfLastState).convention.by_trial
+    assert report.bugs == (), report

@@ -125,3 +125,19 @@ class Joined(nn.Module):
         scores = self.query(x + other) @ self.key(x).transpose(-2, -1) / c**0.5
         scores = torch.where(thing[..., 0] > 0, scores, -scores)
         return scores.softmax(dim=-1) @ self.value(x)
+
+
+class OfLastState(nn.Module):
+    """Weighs the states of an encoder (B, T, C) by their products with the last state (L, B, C) of a recurrent layer."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.project, self.join = nn.Linear(size, size), nn.Linear(2 * size, size)
+
+    def forward(self, xes: Tensor, hidden: Tensor, attn_params: tuple[Tensor, Tensor]) -> Tensor:
+        last = self.project(hidden[-1]).unsqueeze(1)
+        states, real = attn_params
+        assert last.shape[0] == states.shape[0]
+        scores = (last @ states.mT).squeeze(1).masked_fill(~real, -torch.inf)
+        context = (scores.softmax(-1).unsqueeze(1) @ states).squeeze(1)
+        return self.join(torch.cat([xes.squeeze(1), context], 1)).unsqueeze(1)

@@ -22,8 +22,8 @@ class Attention(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, x, plan):
-        for step in plan["order"]:
-            x = self.layers[step](x) * self.scale
+        for step in plan["order"].split(","):
+            x = self.layers[int(step)](x) * self.scale
         return FOUND
 """
 

@@ -106,7 +106,8 @@ def _of_kind(
     if kind == "number":
         yield from (TrialValue("number", 0, it) for it in (Y * X, Y, X, (Y, X), 0, 1))
     if kind == "other":
-        yield from (TrialValue("other", 0, it) for it in (_pyramid(module, grid), None))
+        maps = _pyramid(module, grid)
+        yield from (TrialValue("other", 0, it) for it in ([maps, None] if maps else [None]))
     sizes = {"B": BATCH, "T": Y * X, "Y": Y, "X": X, "D": 2 * Y * X - 1, "F": 2, "1": 1}
     for letters in SHAPES.get(kind, ()):
         parts = _parts(module, widths) if kind == "table" or letters == "BTTC" else []

@@ -41,12 +41,17 @@ def _layers_of(cls: type) -> Iterator[str]:
     """Yield the attributes to which a class assigns what it builds, as `self.gate = nn.Linear(…)`."""
     source = parsed(cls) if not cls.__module__.startswith(("torch.", "builtins")) else None
     for node in () if source is None else source.nodes:
-        match node:
-            case ast.Assign(
-                targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
-                value=ast.Call(func=ast.Name(id=built) | ast.Attribute(attr=built)),
-            ) if built[:1].isupper():
-                yield name
+        if isinstance(node, ast.Assign) and any(map(_is_built, ast.walk(node.value))):
+            targets = (it for target in node.targets for it in ast.walk(target))
+            yield from (it.attr for it in targets if isinstance(it, ast.Attribute))
+
+
+def _is_built(node: ast.AST) -> bool:
+    """Check whether a value is made by a class, by its name."""
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name[:1].isupper()
+    return False
 
 
 def _unread_in(
