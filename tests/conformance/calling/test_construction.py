@@ -430,13 +430,13 @@ def test_a_text_is_chosen_by_the_attribute_that_a_parameter_is_kept_as(tmp_path)
 
 
 def test_a_configuration_without_an_annotation_is_the_one_of_its_file_with_all_fields_read():
-    assert instantiate(OfSettings, {}).window == 9
+    assert instantiate(OfSettings, {}).thing == 9
 
 
 @dataclass
 class SettingsBeside:
     d_model: int = 8
-    odd_window: int = 9
+    odd_thing: int = 9
 
 
 @dataclass
@@ -447,7 +447,7 @@ class OtherSettings:
 class OfSettings(nn.Module):
     def __init__(self, config):
         super().__init__()
-        self.window, self.width = config.odd_window, config.d_model
+        self.thing, self.width = config.odd_thing, config.d_model
 
 
 def test_an_embedding_that_is_asked_for_its_id_of_padding_has_one():

@@ -128,7 +128,7 @@ class Joined(nn.Module):
 
 
 class OfLastState(nn.Module):
-    """Weighs the states of an encoder (B, T, C) by their products with the last state (L, B, C) of a recurrent layer."""
+    """Weighs the states of an encoder (B, T, C) by products with the last state (L, B, C) of a recurrent layer."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -158,9 +158,10 @@ def type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
     A configuration without an annotation has the type of the one in its file that has all fields which are read.
     """
     constructor = cls.__init__ if inspect.isclass(cls) else cls
+    parameters = inspect.signature(cls).parameters if inspect.isclass(cls) else {}
     unsaid = {
         name: found
-        for name in (inspect.signature(cls).parameters if inspect.isclass(cls) else ())
+        for name in parameters
         if name in names.CONFIGURATIONS and (found := _dataclass_beside(cls, name)) is not None
     }
     whole = attempt(lambda: get_type_hints(constructor))
@@ -177,7 +178,7 @@ def type_hints(cls: Callable[..., Any]) -> dict[str, Any]:
     return {**unsaid, **known}
 
 
-def _dataclass_beside(cls: type, parameter: str) -> type | None:
+def _dataclass_beside(cls: Callable[..., Any], parameter: str) -> type | None:
     """Return the only dataclass of a class's file with all the fields that it reads of a parameter; None otherwise."""
     read = {*fields_read(cls).get(parameter, ())}
     members = getattr(sys.modules.get(cls.__module__), "__dict__", {}).values()

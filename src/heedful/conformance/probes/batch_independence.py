@@ -223,8 +223,9 @@ def _entries_together(evidence: Evidence) -> int:
 
 def _is_whole_shape(value: object, entries: int) -> TypeGuard[Sequence[int]]:
     """Check whether a value is a shape of so many entries."""
-    is_shape = isinstance(value, tuple | list) and all(type(it) is int and it > 0 for it in value)
-    return is_shape and len(value) > 2 and math.prod(value) == entries
+    if not isinstance(value, tuple | list) or len(value) < 3:
+        return False
+    return all(type(it) is int and it > 0 for it in value) and math.prod(value) == entries
 
 
 def _line(evidence: Evidence, step: Step | None) -> SourceLine | None:

@@ -258,7 +258,7 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
     return {name: ordered[kept] for name, kept in _kept_as(readers) if kept in ordered} | ordered
 
 
-def _kept_as(readers: Iterable[object]) -> Iterator[tuple[str, str]]:
+def _kept_as(readers: Iterable[Callable[..., object]]) -> Iterator[tuple[str, str]]:
     """Yield the names of variables that methods keep as attributes, each with the name of the attribute."""
     for node in (node for reader in readers for node in nodes_of(reader)):
         match node:
