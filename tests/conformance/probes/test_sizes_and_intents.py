@@ -121,6 +121,13 @@ def test_a_decoder_has_a_use_for_its_mask_of_later_tokens(tmp_path):
     assert [name for name, _ in found] == ["future-leak"]
 
 
+def test_the_mask_of_a_method_may_be_for_those_who_call(tmp_path):
+    source = DECODER.replace("self, prev_output_tokens", "self, prev_output_tokens, mask=None")
+    given = "if mask is not None:\n            scores = scores + mask\n        return"
+    source = source.replace(" + self.buffered_future_mask(q)\n        return", f"\n        {given}")
+    assert bugs(tmp_path, source) == []
+
+
 def test_the_frames_of_a_volume_are_causal_and_not_its_voxels(tmp_path):
     assert bugs(tmp_path, VOLUMES) == []
     found = bugs(tmp_path, VOLUMES.replace("(2, 0)", "(1, 1)"))

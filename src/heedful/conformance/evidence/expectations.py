@@ -131,16 +131,20 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
         return True, "it builds a triangular mask"
     if CAUSAL_NAME.search(subject.name) and not is_after_prefix(subject.target):
         return True, "its name says that it is"
-    if (idle := _idle_causal_mask(subject.module)) is not None:
+    if (idle := _idle_causal_mask(subject)) is not None:
         return True, f"its method {idle} makes a mask of later tokens, and nothing calls it"
     if _keeps_tokens(subject):
         return True, "it takes token ids and a cache of the tokens before them, and no mask"
     return None, ""
 
 
-def _idle_causal_mask(module: nn.Module | None) -> str | None:
-    """Return the method of a module that makes a causal mask by its name, if no code in its file names it again."""
-    methods = () if module is None else methods_of(module)
+def _idle_causal_mask(subject: Subject) -> str | None:
+    """Return the method of a module that makes a causal mask by its name, if no code in its file names it again.
+
+    If calls take a mask, it may be for those who call it.
+    """
+    by_caller = any("mask" in name for name in subject.target.parameters)
+    methods = () if subject.module is None or by_caller else methods_of(subject.module)
     for method in (it for it in methods if CAUSAL_MASK.search(it.__name__.lower())):
         source = parsed_file(method.__code__.co_filename)
         named = (it.attr for it in source.nodes if isinstance(it, ast.Attribute)) if source else ()
