@@ -15,6 +15,7 @@ from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.cache_causes import find_cache_cause
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
@@ -43,6 +44,8 @@ def joined_keys(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     if subject.cache_use is not None or evidence.is_causal or len(evidence.attentions) != 1:
         return
+    if draws_noise(evidence):
+        return  # other numbers of tokens get other random numbers
     (whole,) = evidence.attentions
     start = T - LAST
     for past in _pasts(whole, B, start):
