@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import masks_by_name
@@ -14,8 +14,9 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padding_ids import PADDED, padding_id, step_telling_padding
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import unused_steps
+from heedful.conformance.recording.dataflow import ancestors, unused_steps
 from heedful.conformance.recording.differences import differing_entries
+from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
@@ -33,16 +34,20 @@ def padding_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     ids = evidence.inputs.arguments[name].clone()
     if padding is None or takes_mask or T <= PADDED + 2 or ids.dim() != 2:
         return
+    if subject.convention.links_tokens:
+        return  # padding has no links
     ids[ids == padding] = (padding + 1) % evidence.inputs.vocabulary
     ids[:, T - PADDED :] = padding
     inputs = replace(evidence.inputs, arguments={**evidence.inputs.arguments, name: ids})
     whole = attempt(lambda: subject.record(inputs))
     if isinstance(whole, Exception):
         return
-    told = step_telling_padding(whole, ids == padding)
-    if told is None or told.index in unused_steps(whole.trace.steps):
+    told, steps = step_telling_padding(whole, ids == padding), whole.trace.steps
+    if told is None or told.index in unused_steps(steps):
         return
-    changed = _with_other_row(subject, evidence.inputs.vocabulary, padding)
+    if any(steps[index].operation == "embedding" for index in ancestors(steps, told)):
+        return  # padding is told by its embedding
+    changed = _with_other_row(subject, _tables_of(whole, name), padding)
     outputs = [attempt(lambda it=it: it.run(inputs).detach()) for it in (subject.fresh(), changed)]
     before, after = (
         None if isinstance(it, Exception) else _of_real_tokens(it, T, padding, inputs.vocabulary)
@@ -61,14 +66,25 @@ def padding_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     )
 
 
-def _with_other_row(subject: Subject, vocabulary: int, padding: int) -> Subject:
-    """Return the subject on a copy of its module, whose tables of embeddings hold something else for padding."""
+def _tables_of(run: Observation, argument: str) -> set[str]:
+    """Return the names of the parameters in which a run looks an argument up."""
+    reading = (
+        step
+        for step in run.trace
+        if step.operation == "embedding"
+        and any(it.kind == "input" and it.name == argument for it in step.inputs)
+    )
+    return {it.name for step in reading for it in step.inputs if it.kind == "parameter"}
+
+
+def _with_other_row(subject: Subject, tables: Set[str], padding: int) -> Subject:
+    """Return the subject on a copy of its module, some of whose tables hold something else for padding."""
     changed, generator = subject.fresh(), torch.Generator().manual_seed(0)
-    parts = () if changed.module is None else changed.module.modules()
-    for table in (it for it in parts if isinstance(it, nn.Embedding)):
-        if table.num_embeddings >= vocabulary:
-            with torch.no_grad():
-                table.weight[padding] += torch.randn(table.embedding_dim, generator=generator)
+    parameters = {} if changed.module is None else dict(changed.module.named_parameters())
+    for name in tables & parameters.keys():
+        with torch.no_grad():
+            row = parameters[name][padding]
+            row += torch.randn(row.shape, generator=generator)
     return replace(changed, keep_state=True)
 
 

@@ -26,6 +26,8 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 MASK_NAME: re.Pattern[str] = re.compile(r"mask|pad|valid|real")
+LOOKUPS: tuple[str, ...] = ("embedding", "getitem", "index_select", "gather")
+"""Operations that take rows of a table by their numbers."""
 WEIGHTING: frozenset[str] = frozenset((*SOFTMAXES, FUSED, MULTI_HEAD))
 """Operations that give weight to tokens."""
 
@@ -85,10 +87,17 @@ def unhidden_padding(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _is_counted(whole: Observation, is_padding: Tensor) -> bool:
-    """Check whether positions are counted by what tells padding: padding may then be meant to come last."""
+    """Check whether what tells padding numbers rows of tables alone: padding may then be meant to come last."""
     told, steps = step_telling_padding(whole, is_padding), whole.trace.steps
-    sums = (it for it in steps if it.operation == "cumsum")
-    return told is not None and any(told.index in ancestors(steps, it) for it in sums)
+    reached = set[int]() if told is None else {told.index}
+    for step in steps:
+        if not any(source.step in reached for source in step.inputs):
+            continue
+        if not step.dtype.is_floating_point:
+            reached.add(step.index)
+        elif step.operation not in LOOKUPS:
+            return False
+    return True
 
 
 def _mask_of_rows(whole: Observation, is_padding: Tensor) -> _Cause | None:

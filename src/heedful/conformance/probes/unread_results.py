@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from torch import nn
 
@@ -18,20 +18,28 @@ SPLITS: tuple[str, ...] = ("chunk", "split", "unbind")
 @probe("projection-unused")
 def unread_results(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Look for results of layers that no code reads, where no step ran: others show what their steps lead to."""
-    ran = {(step.file, step.line) for step in evidence.baseline.trace}
-    for finding in unread_results_in(evidence.subject.module):
-        if finding.place is not None and (finding.place.file, finding.place.line) not in ran:
-            yield finding
-            return
+    read = (source for step in evidence.baseline.trace for source in step.inputs)
+    names = (source.name for source in read if source.kind == "parameter")
+    called = frozenset(part for name in names for part in name.split(".")[:-1])
+    for finding in unread_results_in(evidence.subject.module, called):
+        yield finding
+        return
 
 
-def unread_results_in(module: nn.Module | None) -> Iterator[Finding]:
-    """Yield findings on results of layers, or on parts of one, that go to variables which no code reads."""
+def unread_results_in(
+    module: nn.Module | None, called: Set[str] = frozenset()
+) -> Iterator[Finding]:
+    """Yield findings on results of layers, or on parts of one, that go to variables which no code reads.
+
+    Args:
+        module: The module.
+        called: Attributes whose layers are left out.
+    """
     parts = () if module is None else module.modules()
     classes = dict.fromkeys(type(part) for part in parts)
     for cls in (it for it in classes if not it.__module__.startswith("torch.")):
         source = parsed(cls)
-        layers = {name for base in cls.__mro__ for name in _layers_of(base)}
+        layers = {name for base in cls.__mro__ for name in _layers_of(base)} - called
         for method in () if source is None else source.statements():
             if source is not None and isinstance(method, ast.FunctionDef):
                 yield from _unread_in(method, layers, source)
