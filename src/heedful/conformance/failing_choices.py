@@ -21,9 +21,9 @@ from heedful.conformance.calling.exceptions import (
     unequal_sizes,
 )
 from heedful.conformance.calling.failures import UNFIT_VIEW, UncallableError
-from heedful.conformance.calling.subject import SIZES, find_subject
+from heedful.conformance.calling.subject import SIZES, Subject, find_subject
 from heedful.conformance.calling.target import make_target
-from heedful.conformance.recording.source import SourceLine, compared_around, fields_read
+from heedful.conformance.recording.source import SourceLine, compared_around
 from heedful.conformance.reporting.finding import Finding
 
 OF_AXES: re.Pattern[str] = re.compile(
@@ -47,15 +47,9 @@ def failing_choice(
     """
     if not isinstance(value, str) and name not in names.KEY_HEADS:
         return None
-    subject = attempt(lambda: find_subject(target, arguments=arguments))
-    other = attempt(lambda: make_target(instantiate(target, {**arguments, name: value})))
-    if isinstance(subject, Exception) or isinstance(other, Exception):
-        return None
-    chosen = replace(subject, target=other, callee=other.copied(subject.dtype))
-    inputs = chosen.draw(*(subject.fixed_sizes or SIZES))
-    error = attempt(lambda: chosen.run(inputs))
-    place = raising_line(error) if isinstance(error, Exception) else None
-    if place is None:
+    chosen, error = _call_with(target, name, value, arguments)
+    place = None if error is None else raising_line(error)
+    if chosen is None or error is None or place is None:
         return None
     heads = declared_number(chosen.module, names.HEADS)
     is_certain = (
@@ -96,19 +90,11 @@ def merged_to_input_width(target: type, arguments: Mapping[str, Any]) -> Finding
 
 def rotary_size_mistaken(target: type, arguments: Mapping[str, Any]) -> Finding | None:
     """Return the finding on a class with features that turn and others, and works if they are equally many alone."""
-    taken = {
-        *defaults_of(target),
-        *(it for fields in fields_read(target).values() for it in fields),
-    }
-    rotary = next((it for it in names.ROTARY_SIZES if it in taken - {*arguments}), None)
+    taken = defaults_of(target).keys() - arguments.keys()
+    rotary = next((it for it in names.ROTARY_SIZES if it in taken), None)
     if rotary is None or taken.isdisjoint(names.STEADY_SIZES):
         return None
-    subject = attempt(lambda: find_subject(target, arguments=arguments, by_trial=False))
-    other = attempt(lambda: make_target(instantiate(target, {**arguments, rotary: ROTARY_SIZE})))
-    if isinstance(subject, Exception) or isinstance(other, Exception):
-        return None
-    chosen = replace(subject, target=other, callee=other.copied(subject.dtype))
-    error = attempt(lambda: chosen.run(chosen.draw(*(subject.fixed_sizes or SIZES))))
+    _, error = _call_with(target, rotary, ROTARY_SIZE, arguments)
     if not isinstance(error, RuntimeError):  # a refusal of its own is another one
         return None
     proof = (
@@ -116,6 +102,22 @@ def rotary_size_mistaken(target: type, arguments: Mapping[str, Any]) -> Finding 
         "turn as do not."
     )
     return Finding("crashes", "bug", proof, f"{rotary}={ROTARY_SIZE}", raising_line(error))
+
+
+def _call_with(
+    target: type, name: str, value: float | str, arguments: Mapping[str, Any]
+) -> tuple[Subject | None, Exception | None]:
+    """Return a class with another value, called as without it, and the exception of the call; None where there is none.
+
+    Both are None if the class cannot be called without the value, or not be built with it.
+    """
+    subject = attempt(lambda: find_subject(target, arguments=arguments))
+    other = attempt(lambda: make_target(instantiate(target, {**arguments, name: value})))
+    if isinstance(subject, Exception) or isinstance(other, Exception):
+        return None, None
+    chosen = replace(subject, target=other, callee=other.copied(subject.dtype))
+    result = attempt(lambda: chosen.run(chosen.draw(*(subject.fixed_sizes or SIZES))))
+    return chosen, result if isinstance(result, Exception) else None
 
 
 def _cannot_work(error: Exception, place: SourceLine, text: str) -> bool:

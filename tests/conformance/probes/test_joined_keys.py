@@ -53,3 +53,30 @@ def test_relative_positions_are_those_of_all_keys(tmp_path, first, names):
     with written(tmp_path, source) as attention:
         report = check(attention)
     assert [it.name for it in report.bugs] == names, report
+
+
+# Random numbers are added to the queries, so that no two numbers of tokens are comparable.
+NOISY = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=8):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x, mask=None, cache=None):
+        q, k, v = (it.unflatten(-1, (self.heads, -1)).transpose(1, 2) for it in self.qkv(x).chunk(3, -1))
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], -2), torch.cat([cache[1], v], -2)
+        q = q + torch.randn_like(q)
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out(context.transpose(1, 2).flatten(2))
+"""
+
+
+def test_random_numbers_are_no_sign_of_a_wrong_cache(tmp_path):
+    with written(tmp_path, NOISY) as attention:
+        assert check(attention).bugs == ()

@@ -17,39 +17,25 @@ class Attention(nn.Module):
         super().__init__()
         self.qkv = nn.Linear(dim, 3 * dim)
         self.use_cosine = use_cosine
-        self.tau = nn.Parameter(torch.tensor(0.05))
+        self.tau, self.gain = nn.Parameter(torch.tensor(0.05)), nn.Parameter(torch.tensor(1.5))
 
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, -1)
         if self.use_cosine:
             scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT / self.tau
+            weights = scores.softmax(-1) * self.gain
         else:
-            scores = q @ k.mT * q.shape[-1] ** -0.5
-        weights = scores.softmax(-1)
-        if self.use_cosine:
-            weights = weights * 1
+            weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
         return weights @ v
 """
 
 
 @pytest.mark.parametrize(
-    ("late", "names"),
-    [
-        ("weights * 1", []),
-        ("weights / self.tau", ["rows-not-normalised"]),
-        ("weights * self.gain", []),
-    ],
+    ("after", "names"), [("* self.gain", []), ("/ self.tau", ["rows-not-normalised"])]
 )
 def test_weights_that_a_temperature_divides_are_named_and_those_with_a_gain_are_not(
-    tmp_path, late, names
+    tmp_path, after, names
 ):
-    source = COSINE.replace("weights * 1", late)
-    source = source.replace("self.tau =", "self.gain = self.tau =") if "gain" in late else source
-    if "gain" in late:
-        source = source.replace("self.gain = self.tau = nn.Parameter(torch.tensor(0.05))", GAINED)
-    with written(tmp_path, source) as attention:
+    with written(tmp_path, COSINE.replace("* self.gain", after)) as attention:
         report = check(attention)
     assert [it.name for it in report.bugs] == names, report
-
-
-GAINED = "self.tau, self.gain = (nn.Parameter(torch.tensor(it)) for it in (0.05, 1.5))"

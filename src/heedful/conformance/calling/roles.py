@@ -125,13 +125,17 @@ def is_called(target: Target, argument: str) -> bool:
 
 def is_projected(target: Target, argument: str) -> bool:
     """Check whether a target's own code gives an argument alone to one of its layers, as `self.project(pos)`."""
+    return any(True for _ in layers_given(target, argument))
+
+
+def layers_given(target: Target, argument: str) -> Iterator[str]:
+    """Yield the attributes that a target's own code calls with an argument alone: "project" of `self.project(pos)`."""
     for node in nodes_of(target.forward):
         match node:
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="self")), args=[ast.Name(id=given)]
+                func=ast.Attribute(value=ast.Name(id="self"), attr=layer), args=[ast.Name(id=given)]
             ) if given == argument:
-                return True
-    return False
+                yield layer
 
 
 def _has_class_token(module: nn.Module | None) -> bool:

@@ -16,7 +16,7 @@ from heedful.conformance.calling.candidates import widths_of
 from heedful.conformance.calling.conventional import WIDTH
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.layouts import documented_axes
-from heedful.conformance.calling.roles import roles_by_name
+from heedful.conformance.calling.roles import layers_given, roles_by_name
 from heedful.conformance.calling.rotary_tables import rotary_table
 from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.source import nodes_of
@@ -68,7 +68,7 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
         for kind in dict.fromkeys((*likely, *SHAPES, "number", "other"))
         for value in _of_kind(kind, name, target.module, grid, widths)
     ]
-    if takes_last(target, name):
+    if _takes_last(target, name):
         values.sort(key=lambda it: not it.kind.startswith(LAYERS_FIRST))
     tensors = [it for it in values if isinstance(it.value, Tensor) and it.value.dim() in ranks]
     return tensors if ranks else values
@@ -76,17 +76,11 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
 
 def _is_embedded(target: Target, argument: str) -> bool:
     """Check whether a target's own code looks an argument up in a table, as `self.embed_tokens(tokens)`."""
-    for node in nodes_of(target.forward):
-        match node:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="self"), attr=layer), args=[ast.Name(id=given)]
-            ) if given == argument:
-                if isinstance(getattr(target.module, layer, None), nn.Embedding):
-                    return True
-    return False
+    layers = (getattr(target.module, name, None) for name in layers_given(target, argument))
+    return any(isinstance(it, nn.Embedding) for it in layers)
 
 
-def takes_last(target: Target, argument: str) -> bool:
+def _takes_last(target: Target, argument: str) -> bool:
     """Check whether a target's own code reads the last entry of an argument, as `hidden[-1]`."""
     for node in nodes_of(target.forward):
         match node:

@@ -50,10 +50,9 @@ def describe_weights(evidence: Evidence, attention: RecordedAttention) -> str:
         return _describe_function(evidence, attention)
     if _has_constant_in_denominator(attention):
         return "a softmax with a constant in its denominator: some weight goes to no key"
-    combined = [it for it in _read_after_softmax(attention) if _is_trained(evidence.baseline, it)]
     if has_late_temperature(evidence, attention):
         return ""
-    if combined:
+    if any(_is_trained(evidence.baseline, source) for source in _read_after_softmax(attention)):
         return "several softmaxes, combined by trained numbers: a differential attention?"
     if _are_squares(evidence, attention):
         return "squared for variances, beside the weights themselves"
@@ -194,10 +193,8 @@ def has_late_temperature(evidence: Evidence, attention: RecordedAttention) -> bo
 def _is_temperature(observation: Observation, source: Source) -> bool:
     """Check whether a tensor is computed from one parameter alone, which is called a temperature."""
     steps = observation.trace.steps
-    behind = (
-        [] if source.step is None else [steps[it] for it in ancestors(steps, steps[source.step])]
-    )
-    read = {source} if source.step is None else {it for step in behind for it in step.inputs}
+    behind = set[int]() if source.step is None else ancestors(steps, steps[source.step])
+    read = {source, *(it for index in behind for it in steps[index].inputs)}
     outer = {it.name for it in read if it.step is None}
     return (
         len(outer) == 1 and TEMPERATURE.search(outer.pop().rpartition(".")[2].lower()) is not None

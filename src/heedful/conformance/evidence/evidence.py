@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.influence import influences
 from heedful.conformance.calling.second_subject import second_subject
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
@@ -107,16 +108,12 @@ class Evidence:
     @cached_property
     def causal_alone(self) -> bool:
         """Whether one sequence alone is causal, and a batch is not: there, the caller's mask decides."""
-        subject, inputs = self.subject, self.inputs
-        masks = subject.padding is not None or subject.attention_mask is not None
-        (B, T), last = inputs.sizes, inputs.sizes[1] - 1
-        if not masks or not subject.batched or B < 2 or T < 2 or self.is_causal:
+        subject, (B, T) = self.subject, self.inputs.sizes
+        takes_mask = subject.padding is not None or subject.attention_mask is not None
+        if not takes_mask or not subject.batched or B < 2 or T < 2 or self.is_causal:
             return False
-        runs = (it.entry(0) for it in (inputs, inputs.changed(0, last)))
-        alone = [attempt(lambda it=it: subject.run(it).detach()) for it in runs]
-        if any(isinstance(it, Exception) or it.shape[1] != T for it in alone):
-            return False
-        return not bool(self.differs(*alone)[:, :last].any())
+        earlier = (0, slice(T - 1))
+        return influences(subject, self.inputs.entry(0), T - 1, rows=earlier) is False
 
     def of_one_sequence(self) -> Evidence:
         """Return the evidence on the first sequence of the sample alone."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 
 from torch import nn
 
-from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.probes.projection_names import parent_of, role_of
 from heedful.conformance.recording.source import SourceLine, parsed, parsed_file
+from heedful.observation import Step
 
 LEAVING = (ast.If, ast.Break, ast.Continue, ast.Return)
 
@@ -30,17 +30,24 @@ def never_called(module: nn.Module | None, read: Set[str]) -> Iterator[str]:
         yield from _norms_passed_over(module, read)
 
 
-def loop_leaving_out(module: nn.Module | None, parameter: str) -> SourceLine | None:
-    """Return the first line of the loop that calls the list of heads which a parameter belongs to; None without one."""
-    of_head = re.match(r"(.*heads)\.\d+\.", parameter)
-    return _loop_over(module, of_head.group(1)) if module is not None and of_head else None
+def line_leaving_out(
+    module: nn.Module | None, steps: Sequence[Step], parameter: str
+) -> SourceLine | None:
+    """Return the line that leaves out the layer of a parameter, beside others that it calls; None without one.
 
-
-def sequential_around(module: nn.Module | None, parameter: str) -> str | None:
-    """Return the path of the `nn.Sequential` of which a parameter's layer is a part; None if it is of none."""
-    path = ".".join(parameter.split(".")[:-2])
-    part = None if module is None or not path else attempt(lambda: module.get_submodule(path))
-    return path if isinstance(part, nn.Sequential) else None
+    It is the first line of the loop over the heads, or that of a call of another part of an `nn.Sequential`.
+    """
+    if module is None:
+        return None
+    if of_head := re.match(r"(.*heads)\.\d+\.", parameter):
+        return _loop_over(module, of_head.group(1))
+    path, *_ = parameter.rsplit(".", 2)
+    if not isinstance(dict(module.named_modules()).get(path), nn.Sequential):
+        return None
+    reads = [(it, of.name) for it in steps for of in it.inputs if of.kind == "parameter"]
+    if parameter in (name for _, name in reads):
+        return None
+    return SourceLine.of(next((it for it, name in reads if name.startswith(f"{path}.")), None))
 
 
 def _norms_without_a_reader(module: nn.Module, read: Set[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.expectations import is_after_prefix
+from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
     line_applying_argument,
@@ -186,7 +187,8 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
             continue  # the probe of masked rows reports it
         masked = _masked_arguments(subject)
         change = _find_leak(evidence, subject, padded, keep, masked)
-        comparable = masked is None and subject.fixed_sizes is None and not evidence.causal_alone
+        comparable = masked is None and subject.fixed_sizes is None
+        comparable = comparable and not (evidence.causal_alone or draws_noise(evidence))
         positions_differ = side == "left" and _positions_are_given(subject)
         if change is None and comparable and not positions_differ:
             change = _compare_with_unpadded(evidence, padded, keep)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.evidence.attention import FAINT
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.chain import SOFTMAXES
@@ -31,27 +32,22 @@ PADDED = 2
 @probe("mask-inverted")
 def padding_ids(evidence: Evidence) -> Iterator[Finding | Fact]:
     """End each sequence with the id of padding, if the target compares ids with it, and see whom real tokens see."""
-    inputs, padding = evidence.inputs, padding_id(evidence)
-    B, T = inputs.sizes
+    padding, (B, T) = padding_id(evidence), evidence.inputs.sizes
     if padding is None or T <= PADDED + 2:
         return
-    ids = inputs.arguments[evidence.subject.convention.names[0]].clone()
-    if ids.dim() != 2:
+    is_padding = at_the_end(B, T)
+    padded = inputs_with_padding(evidence, padding, is_padding)
+    if padded is None:
         return
-    ids[ids == padding] = (padding + 1) % inputs.vocabulary
-    ids[:, T - PADDED :] = padding
-    padded = replace(
-        inputs, arguments={**inputs.arguments, evidence.subject.convention.names[0]: ids}
-    )
     observation = attempt(lambda: evidence.subject.record(padded))
     if isinstance(observation, Exception):
         return
-    compared = step_telling_padding(observation, ids == padding)
+    compared = step_telling_padding(observation, is_padding)
     if compared is not None:
         yield from _leaks(evidence, padded, observation, compared)
     weights = _weights_of_real_tokens(evidence, observation)
     case = f"B = {B}, T = {T}, the last {PADDED} tokens are {padding}"
-    kept = None if compared is None else _kept_for_padding(observation, ids == padding)
+    kept = None if compared is None else _kept_for_padding(observation, is_padding)
     if kept is not None:
         proof = f"The id of padding is {padding}; this mask keeps what is computed for each token at padding alone."
         yield Finding("mask-inverted", "bug", proof, case, SourceLine.of(kept))
@@ -104,6 +100,28 @@ def _unmasked_weights(observation: Observation, compared: Step) -> SourceLine | 
     return SourceLine.of(weights[-1]) if weights else None
 
 
+def at_the_end(B: int, T: int) -> Tensor:
+    """Return which tokens are padding, (B, T) Boolean: the last ones of each sequence."""
+    return (torch.arange(T) >= T - PADDED).expand(B, T)
+
+
+def inputs_with_padding(evidence: Evidence, padding: int, is_padding: Tensor) -> Inputs | None:
+    """Return the sample with the id of padding at some places, and no other; None if it has no ids (B, T).
+
+    Args:
+        evidence: The evidence.
+        padding: The id of padding.
+        is_padding: (B, T) Boolean, where it stands.
+    """
+    inputs, name = evidence.inputs, evidence.subject.convention.names[0]
+    ids = inputs.arguments[name].clone()
+    if ids.dim() != 2:
+        return None
+    ids[ids == padding] = (padding + 1) % inputs.vocabulary
+    ids[is_padding] = padding
+    return replace(inputs, arguments={**inputs.arguments, name: ids})
+
+
 def padding_id(evidence: Evidence) -> int | None:
     """Return the id of padding: of the embedding that reads the tokens, or else the one that ids are compared with.
 
@@ -114,6 +132,16 @@ def padding_id(evidence: Evidence) -> int | None:
     found = (it.padding_idx for it in parts if isinstance(it, nn.Embedding))
     embedded = next((it for it in found if it is not None and it < vocabulary), None)
     return _compared_id(evidence) if embedded is None and vocabulary else embedded
+
+
+def hidden_padding_id(evidence: Evidence) -> int | None:
+    """Return the id of the padding that a target has to hide itself; None if there is none.
+
+    A target that takes a mask leaves that to its callers, and padding has no links.
+    """
+    subject = evidence.subject
+    takes_mask = subject.padding or subject.attention_mask or masks_by_name(subject)
+    return None if takes_mask or subject.convention.links_tokens else padding_id(evidence)
 
 
 def _compared_id(evidence: Evidence) -> int | None:

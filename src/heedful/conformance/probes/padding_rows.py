@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.padding_ids import PADDED, padding_id, step_telling_padding
+from heedful.conformance.probes.padding_ids import (
+    PADDED,
+    at_the_end,
+    hidden_padding_id,
+    inputs_with_padding,
+    step_telling_padding,
+)
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors, unused_steps
 from heedful.conformance.recording.differences import differing_entries
@@ -28,27 +33,26 @@ def padding_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     One row for each sequence comes from real tokens alone, as do the rows of these. A target that takes a mask leaves
     it to its callers.
     """
-    subject, T = evidence.subject, evidence.inputs.sizes[1]
-    padding, name = padding_id(evidence), subject.convention.names[0]
-    takes_mask = subject.padding or subject.attention_mask or masks_by_name(subject)
-    ids = evidence.inputs.arguments[name].clone()
-    if padding is None or takes_mask or T <= PADDED + 2 or ids.dim() != 2:
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    padding = hidden_padding_id(evidence)
+    if padding is None or T <= PADDED + 2:
         return
-    if subject.convention.links_tokens:
-        return  # padding has no links
-    ids[ids == padding] = (padding + 1) % evidence.inputs.vocabulary
-    ids[:, T - PADDED :] = padding
-    inputs = replace(evidence.inputs, arguments={**evidence.inputs.arguments, name: ids})
+    is_padding = at_the_end(B, T)
+    inputs = inputs_with_padding(evidence, padding, is_padding)
+    if inputs is None:
+        return
     whole = attempt(lambda: subject.record(inputs))
     if isinstance(whole, Exception):
         return
-    told, steps = step_telling_padding(whole, ids == padding), whole.trace.steps
+    told, steps = step_telling_padding(whole, is_padding), whole.trace.steps
     if told is None or told.index in unused_steps(steps):
         return
     if any(steps[index].operation == "embedding" for index in ancestors(steps, told)):
         return  # padding is told by its embedding
-    changed = _with_other_row(subject, _tables_of(whole, name), padding)
-    outputs = [attempt(lambda it=it: it.run(inputs).detach()) for it in (subject.fresh(), changed)]
+    changed = _with_other_row(subject, _tables_of(whole, subject.convention.names[0]), padding)
+    outputs = [
+        attempt(lambda it=it, ids=inputs: it.run(ids).detach()) for it in (subject.fresh(), changed)
+    ]
     before, after = (
         None if isinstance(it, Exception) else _of_real_tokens(it, T, padding, inputs.vocabulary)
         for it in outputs

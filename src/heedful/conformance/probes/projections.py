@@ -11,11 +11,7 @@ from torch import nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.probes.forgotten_layers import (
-    loop_leaving_out,
-    never_called,
-    sequential_around,
-)
+from heedful.conformance.probes.forgotten_layers import line_leaving_out, never_called
 from heedful.conformance.probes.idle_entries import idle_entries
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.projection_names import (
@@ -34,6 +30,7 @@ from heedful.conformance.recording.call_sites import (
     returns_result,
 )
 from heedful.conformance.recording.dataflow import (
+    RECURRENT,
     VIEWS,
     ancestors,
     is_projection,
@@ -56,9 +53,6 @@ SPLITS: tuple[str, ...] = (
 
 ROWS: tuple[str, ...] = ("queries", "keys", "values")
 COMBINING: tuple[str, ...] = ("add", "add_", "iadd", "mul", "mul_", "imul", "sub")
-
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Operations whose results are not parts of what goes in."""
 
 
 @probe("projection-unused")
@@ -305,15 +299,9 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
             return pairing
         if module is not None and computed.module and returns_result(computed):
             return next(iter(lines_calling(module, computed.module)), SourceLine.of(computed))
-    leaving_out = loop_leaving_out(module, name)
+    leaving_out = line_leaving_out(module, steps, name)
     if leaving_out is not None:
         return leaving_out
-    sequential = sequential_around(module, name)
-    if sequential is not None and computed is None:
-        others = (
-            it for it in steps if any(of.name.startswith(f"{sequential}.") for of in it.inputs)
-        )
-        return SourceLine.of(next(others, None))
     for readers in _readers_of_siblings(steps, name):
         if len(readers) > 1:
             named = (step for step in readers if role_of(step.name) == role)
@@ -415,8 +403,8 @@ def _first_unused_part(
         if step.index not in unused or step.operation not in SPLITS or 0 in step.shape:
             continue
         before = ancestors(steps, step)
-        recurrent = any(steps[index].operation in RECURRENT for index in before)
-        if projections.intersection(before) and not recurrent:
+        split = not any(steps[index].operation in RECURRENT for index in before)
+        if split and projections.intersection(before):
             return step
     return None
 

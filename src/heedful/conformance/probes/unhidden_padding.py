@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD
-from heedful.conformance.probes.padding_ids import PADDED, padding_id, step_telling_padding
+from heedful.conformance.probes.padding_ids import (
+    PADDED,
+    hidden_padding_id,
+    inputs_with_padding,
+    step_telling_padding,
+)
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors, unused_steps
 from heedful.conformance.recording.differences import differing_entries
@@ -47,22 +50,16 @@ def unhidden_padding(evidence: Evidence) -> Iterator[Finding | Fact]:
     leaves it to its callers.
     """
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
-    padding = padding_id(evidence)
-    takes_mask = subject.padding or subject.attention_mask or masks_by_name(subject)
-    if padding is None or takes_mask or T <= PADDED + 2 or subject.fixed_sizes is not None:
+    padding = hidden_padding_id(evidence)
+    if padding is None or T <= PADDED + 2 or subject.fixed_sizes is not None:
         return
-    if subject.convention.links_tokens:
-        return  # padding has no links
-    name, start = subject.convention.names[0], PADDED if evidence.is_causal else 0
-    ids = evidence.inputs.arguments[name].clone()
-    if ids.dim() != 2:
-        return
+    start = PADDED if evidence.is_causal else 0
     real = slice(start, start + T - PADDED)
     is_padding = torch.ones(B, T, dtype=torch.bool)
     is_padding[:, real] = False
-    ids[ids == padding] = (padding + 1) % evidence.inputs.vocabulary
-    ids[is_padding] = padding
-    inputs = replace(evidence.inputs, arguments={**evidence.inputs.arguments, name: ids})
+    inputs = inputs_with_padding(evidence, padding, is_padding)
+    if inputs is None:
+        return
     whole = attempt(lambda: subject.record(inputs))
     alone = attempt(lambda: subject.record(inputs.tokens(real.start, real.stop)))
     if isinstance(whole, Exception) or isinstance(alone, Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Set
+from itertools import islice
 
 from torch import nn
 
@@ -21,9 +22,7 @@ def unread_results(evidence: Evidence) -> Iterator[Finding | Fact]:
     read = (source for step in evidence.baseline.trace for source in step.inputs)
     names = (source.name for source in read if source.kind == "parameter")
     called = frozenset(part for name in names for part in name.split(".")[:-1])
-    for finding in unread_results_in(evidence.subject.module, called):
-        yield finding
-        return
+    yield from islice(unread_results_in(evidence.subject.module, called), 1)
 
 
 def unread_results_in(

@@ -11,6 +11,7 @@ from heedful.observation import Source, Step
 
 PRODUCTS: tuple[str, ...] = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
 CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
+RECURRENT: tuple[str, ...] = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 NORMS: tuple[str, ...] = ("normalize", "layer_norm", "rms_norm", "group_norm", "instance_norm")
 PROJECTIONS: tuple[str, ...] = (
     *("linear", "embedding", "layer_norm", "rms_norm", "addmm", *CONVOLUTIONS),
