@@ -94,9 +94,11 @@ def rotary_size_mistaken(target: type, arguments: Mapping[str, Any]) -> Finding 
     rotary = next((it for it in names.ROTARY_SIZES if it in taken), None)
     if rotary is None or taken.isdisjoint(names.STEADY_SIZES):
         return None
-    _, error = _call_with(target, rotary, ROTARY_SIZE, arguments)
-    if not isinstance(error, RuntimeError):  # a refusal of its own is another one
+    chosen, error = _call_with(target, rotary, ROTARY_SIZE, arguments)
+    if chosen is None or not isinstance(error, RuntimeError):  # a refusal of its own is another one
         return None
+    if any(not isinstance(it, bool | int | float | str | None) for it in chosen.convention.constants.values()):
+        return None  # tables of the first size, for example
     proof = (
         f"With {rotary}={ROTARY_SIZE} it raises {describe_exception(error)}. It works if as many features of a head "
         "turn as do not."

@@ -8,6 +8,7 @@ from typing import Any
 from heedful.conformance.calling.construction import instantiate_filled
 from heedful.conformance.calling.failures import UncallableError
 from heedful.conformance.calling.target import make_target
+from heedful.conformance.probes.sinusoids import sinusoids_in
 from heedful.conformance.probes.undefined_names import undefined_names_in
 from heedful.conformance.probes.uninitialised_parameters import uninitialised_in
 from heedful.conformance.probes.unread_results import unread_results_in
@@ -32,6 +33,7 @@ def report_without_call(
     findings = (
         *uninitialised_in(held.module, uninitialised),
         *undefined_names_in(held.callee),
+        *sinusoids_in(held.module),
         *unregistered_lists_in(held.module),
         *unread_results_in(held.module),
     )

@@ -199,7 +199,7 @@ def _by_sizes(
 ) -> Iterator[CallingConvention]:
     """Yield conventions for tokens of the sizes that a module has, or of conventional ones."""
     if module is None or next(module.parameters(), None) is None:
-        yield from _without_parameters(tokens, layouts)
+        yield from _without_parameters(module, tokens, layouts)
         return
     vocabulary = _vocabulary(module)
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
@@ -281,11 +281,18 @@ def _of_channels_first(
         )
 
 
-def _without_parameters(tokens: tuple[str, ...], layouts: Layouts) -> Iterator[CallingConvention]:
-    """Yield conventions for a function of query, key and value, split into heads if possible, or of tokens."""
+def _without_parameters(
+    module: nn.Module | None, tokens: tuple[str, ...], layouts: Layouts
+) -> Iterator[CallingConvention]:
+    """Yield conventions for a function of query, key and value, split into heads if possible, or of tokens.
+
+    Tokens may have the width of a table that is added to them.
+    """
     if len(tokens) < 3:
-        for layout in ("(B, T, C)", "(T, C)"):
-            yield CallingConvention(layout, tokens, (WIDTH,))
+        tables = (it for it in module.buffers() if it.dim() > 1) if module is not None else ()
+        widths = dict.fromkeys((WIDTH, *(it.shape[-1] for it in tables)))
+        for layout, width in product(("(B, T, C)", "(T, C)"), widths):
+            yield CallingConvention(layout, tokens, (width,))
         return
     yield CallingConvention(layouts.heads, tokens, (HEADS, HEAD_SIZE))
     for layout in ("(T, C)", "(B, T, C)"):

@@ -27,7 +27,8 @@ def documented_windows(evidence: Evidence) -> Iterator[Finding]:
     """Give a mask that shows everything, with an entry for each window, beside the windows of two images."""
     subject, T = evidence.subject, evidence.inputs.sizes[1]
     said = documented_arguments(subject.target.callee)
-    masks = [it for it in said if OF_WINDOWS.search(said[it].lower()) and "mask" in it.lower()]
+    masks = [it for it in subject.target.parameters if "mask" in it.lower()]
+    masks = [it for it in masks if OF_WINDOWS.search(said.get(it, "").lower())]
     if not masks or OF_IMAGES.search(said.get(subject.convention.names[0], "").lower()) is None:
         return
     inputs = subject.draw(WINDOWS * IMAGES, T)

@@ -14,6 +14,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import LENGTHS
+from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
 from heedful.conformance.evidence.attention import RecordedAttention
@@ -342,6 +343,11 @@ def _report(
     of_landmarks = LANDMARKS.search(prose_about(subject.target.callee)) is not None
     if name == "padding-leak" and not change.by_values and of_landmarks:
         unsure, reason = True, "Padding changes which tokens a landmark is the mean of."
+    other = _other_mask_at(subject, line)
+    if name == "padding-leak" and other:
+        unsure, reason = True, f"{other}, which was not given, hides keys there."
+    if name == "padding-leak" and _shortens(subject):
+        unsure, reason = True, "The result has fewer rows than tokens; some may be of the padding."
     guess = _guess_showing_padding(subject) if name == "padding-leak" else None
     if guess is not None:
         unsure, reason = (
@@ -379,6 +385,25 @@ def _keys_have_positions(subject: Subject) -> bool:
     arguments = {name: tensor.flip(1) for name, tensor in inputs.arguments.items()}
     one, other = subject.run(inputs), subject.run(replace(inputs, arguments=arguments))
     return bool(differing_entries(one.detach(), other.detach()).any())
+
+
+def _other_mask_at(subject: Subject, line: SourceLine | None) -> str:
+    """Return another mask of the target that a line names; "" if there is none."""
+    others = () if line is None or subject.padding is None else masks_by_name(subject)
+    named = (it for it in others if line is not None and re.search(rf"\b{it}\b", line.source))
+    return next((it for it in named if subject.padding and it != subject.padding.name), "")
+
+
+def _shortens(subject: Subject) -> bool:
+    """Check whether the result has rows, but not one for each token, as behind a convolution with a stride."""
+    if not subject.convention.pooled or subject.fixed_sizes is not None:
+        return False
+    few, many = (
+        attempt(lambda T=T: subject.run(subject.draw(1, T))) for T in (MORE_TOKENS, 2 * MORE_TOKENS)
+    )
+    if not isinstance(few, Tensor) or not isinstance(many, Tensor):
+        return False
+    return few.shape[2:] != many.shape[2:]
 
 
 def _guess_showing_padding(subject: Subject) -> str | None:

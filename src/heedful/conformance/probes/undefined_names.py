@@ -8,10 +8,12 @@ import dis
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 
+from torch.nn import functional
+
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.source import SourceLine, imported_names, parsed_file
-from heedful.conformance.recording.target_source import own_functions_of
+from heedful.conformance.recording.target_source import own_functions_of, with_functions_called
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
 
@@ -24,13 +26,15 @@ def undefined_names(evidence: Evidence) -> Iterator[Finding]:
 def undefined_names_in(target: Callable[..., object]) -> Iterator[Finding]:
     """Yield the finding on the first name in a target's code that exists nowhere.
 
-    A missing class or function is a suspicion: an excerpt of a file may have been made without it.
+    A missing class or function is a suspicion: an excerpt of a file may have been made without it. One of PyTorch would
+    have been imported in any case.
     """
-    for function in own_functions_of(target):
+    for function in with_functions_called(own_functions_of(target)):
         for name, place in _undefined(function):
+            of_excerpt = _is_called(name, place) and not hasattr(functional, name)
             yield Finding(
                 "undefined-or-global-name",
-                "suspicious" if _is_called(name, place) else "bug",
+                "suspicious" if of_excerpt else "bug",
                 f"Nothing in the file defines {name!r}: the line raises NameError as soon as it runs.",
                 ANY_CALL,
                 place,

@@ -122,9 +122,10 @@ def call_mistaking(target: Callable[..., Any], names: Collection[str]) -> Source
 def call_given_another(
     function: FunctionType, argument: str, others: Collection[str]
 ) -> SourceLine | None:
-    """Return the last line that calls something with one of other arguments, if all such calls share it.
+    """Return the last line that calls something with another argument that an earlier call has, too.
 
-    The function never reads the argument itself. Two calls with one mask of two are one too many.
+    The function never reads the argument itself, and no second argument is in two calls. Two calls with one mask of two
+    are one too many.
     """
     source = parsed(function)
     if source is None or parameter_is_read(function, argument):
@@ -137,8 +138,9 @@ def call_given_another(
         for it in (*node.args, *(keyword.value for keyword in node.keywords))
         if isinstance(it, ast.Name) and it.id in rivals
     ]
-    given = {name for _, name in calls}
-    return SourceLine.at(source.file, max(calls)[0]) if len(calls) > 1 == len(given) else None
+    lines = {rival: [line for line, name in calls if name == rival] for rival in rivals}
+    repeated = [max(it) for it in lines.values() if len({*it}) > 1]
+    return SourceLine.at(source.file, repeated[0]) if len(repeated) == 1 else None
 
 
 def call_of_omitting(

@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 
 from torch import nn
@@ -30,6 +30,20 @@ def own_functions_of(target: Callable[..., object]) -> Iterator[FunctionType]:
     of_torch = type(target).__module__.startswith("torch.")
     functions = functions_of(target)
     yield from (it for it in functions if of_torch or not it.__module__.startswith("torch."))
+
+
+def with_functions_called(functions: Iterable[FunctionType]) -> Iterator[FunctionType]:
+    """Yield functions, and those of the same files that they name, directly or through others."""
+    found = dict.fromkeys(functions)
+    waiting = [*found]
+    for function in waiting:
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if inspect.isfunction(value) and value.__module__ == function.__module__:
+                if value not in found:
+                    found[value] = None
+                    waiting.append(value)
+    yield from found
 
 
 def methods_of(module: nn.Module) -> Iterator[FunctionType]:

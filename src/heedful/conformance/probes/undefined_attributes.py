@@ -1,0 +1,139 @@
+"""Probe: every attribute that the target's code reads exists, also on lines that no call of the check reaches."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from types import FunctionType
+
+from torch import Tensor, nn
+
+from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.source import (
+    ParsedSource,
+    SourceLine,
+    is_own_attribute,
+    parsed,
+    parsed_file,
+)
+from heedful.conformance.recording.target_source import (
+    methods_of,
+    own_functions_of,
+    with_functions_called,
+)
+from heedful.conformance.reporting.finding import ANY_CALL, Finding
+
+SIMILARITY = 0.85  # difflib's ratio: "tranpose" and "transpose" have 0.94
+
+
+@probe("undefined-or-global-name")
+def undefined_attributes(evidence: Evidence) -> Iterator[Finding]:
+    """Search for a method that tensors do not have, an attribute that nothing makes, a variable without a value."""
+    subject = evidence.subject
+    found = (
+        *_misspelt_methods(with_functions_called(own_functions_of(subject.callee))),
+        *_missing_attributes(subject.module),
+        *_unassigned(with_functions_called(own_functions_of(subject.callee))),
+    )
+    yield from found[:1]
+
+
+def _finding(said: str, error: str, place: SourceLine, remedy: str) -> Finding:
+    proof = f"{said}: the line raises {error} as soon as it runs."
+    return Finding("undefined-or-global-name", "bug", proof, ANY_CALL, place, remedy)
+
+
+def _misspelt_methods(functions: Iterator[FunctionType]) -> Iterator[Finding]:
+    """Yield a finding on each method that no tensor has, but for one letter, and that the file does not define."""
+    for function in functions:
+        source = parsed(function)
+        file = None if source is None else parsed_file(source.file)
+        if source is None or file is None:
+            continue
+        for node in source.nodes:
+            match node:
+                case ast.Call(func=ast.Attribute(attr=name, value=owner)) if not _is_self(owner):
+                    meant = _method_meant(name)
+                    if meant and name not in _names_made(file):
+                        place = SourceLine.at(source.file, node.func.end_lineno or node.lineno)
+                        yield _finding(
+                            f"Tensors have no method {name}()",
+                            "AttributeError",
+                            place,
+                            f"Call {meant}().",
+                        )
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+@cache
+def _method_meant(name: str) -> str:
+    """Return the method of tensors that a name differs from by little; "" if it is one, or resembles none."""
+    if hasattr(Tensor, name) or hasattr(nn.Module, name) or len(name) < 4:
+        return ""
+    close = difflib.get_close_matches(name, dir(Tensor), n=1, cutoff=SIMILARITY)
+    same_ends = [it for it in close if it[:2] == name[:2] and "_" not in (it[-1], name[-1])]
+    return next(iter(same_ends), "")
+
+
+@cache
+def _names_made(source: ParsedSource) -> frozenset[str]:
+    """Return the names of functions, attributes, arguments and texts of a file, and those that it imports."""
+    names: set[str] = set()
+    for node in source.nodes:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                names.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.keyword(arg=str(name)):
+                names.add(name)
+            case ast.Constant(value=str(name)) | ast.alias(name=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+    return frozenset(names)
+
+
+def _missing_attributes(module: nn.Module | None) -> Iterator[Finding]:
+    """Yield a finding on each attribute that a module's methods read, and that neither it has nor its file makes."""
+    for part in () if module is None else module.modules():
+        if any("__getattr__" in vars(cls) for cls in type(part).__mro__ if cls is not nn.Module):
+            continue
+        for method in methods_of(part):
+            source = parsed(method)
+            file = None if source is None else parsed_file(source.file)
+            for node in () if source is None else source.nodes:
+                match node:
+                    case ast.Attribute(attr=name, ctx=ast.Load()) if is_own_attribute(node, name):
+                        if source is None or file is None or hasattr(part, name):
+                            continue
+                        if name not in _names_made(file):
+                            said = f"Nothing gives {type(part).__name__} an attribute {name!r}"
+                            place = SourceLine.at(source.file, node.lineno)
+                            remedy = "Make it in the constructor, or read the one that is meant."
+                            yield _finding(said, "AttributeError", place, remedy)
+
+
+def _unassigned(functions: Iterator[FunctionType]) -> Iterator[Finding]:
+    """Yield a finding on each variable whose only assignment reads it: `x = self.pool(x)`, without any other x."""
+    for function in functions:
+        source = parsed(function)
+        code = function.__code__
+        if source is None or not isinstance(source.tree.body[0], ast.FunctionDef):
+            continue
+        stores = [
+            it.id for it in source.nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)
+        ]
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for node in source.nodes:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if stores.count(name) == 1:
+                    read = {it.id for it in ast.walk(value) if isinstance(it, ast.Name)}
+                    if name in read and name in code.co_varnames and name not in parameters:
+                        said = f"{name!r} has no value before this line, which reads it"
+                        place = source.line_of(node)
+                        yield _finding(said, "UnboundLocalError", place, "Read what is meant.")
