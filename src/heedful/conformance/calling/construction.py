@@ -418,15 +418,23 @@ def _is_switch(field: dataclasses.Field[Any]) -> bool:
     return isinstance(field.default, bool) or (field.name in names.SOFT_CAPS and not field.default)
 
 
+def _is_said(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Check whether a field has a default that no number by its name replaces: a text, or the id of a token."""
+    of_text = isinstance(field.default, str) and not isinstance(value, str)
+    return of_text or (type(field.default) is int and field.name.endswith("_token_id"))
+
+
 def _configuration(hint: Any, conventional: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
     """Build a configuration of the annotated class, or one that has every conventional name."""
     if not inspect.isclass(hint) or hint in (dict, object, SimpleNamespace):
         return Configuration({**conventional, **settings})
     if dataclasses.is_dataclass(hint):
-        fields = {
-            field.name for field in dataclasses.fields(hint) if field.init and not _is_switch(field)
+        fields = {it.name: it for it in dataclasses.fields(hint) if it.init and not _is_switch(it)}
+        values = {
+            name: value
+            for name, value in conventional.items()
+            if name in fields and not _is_said(fields[name], value)
         }
-        values = {name: value for name, value in conventional.items() if name in fields}
         return build(hint, {**values, **settings})
     values = {**conventional, "attn_implementation": "eager", **settings}  # of transformers
     accepted = inspect.signature(hint).parameters

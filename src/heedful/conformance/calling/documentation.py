@@ -30,6 +30,7 @@ SHAPE_BEHIND: re.Pattern[str] = re.compile(
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
+OF_AXES: re.Pattern[str] = re.compile(r"(\w+) is (\w+(?:, \w+){2,})$")  # "x is batch, channels, time"
 UNUSED_ON_PURPOSE: tuple[str, ...] = (
     *("unused", "not used", "ignored", "compatib", "no effect", "for api", "del {name}"),
 )
@@ -81,6 +82,9 @@ def _comment_lines(function: Callable[..., Any]) -> list[str]:
     parameters, lines = inspect.signature(function).parameters, list[str]()
     for line in _source_lines(function):
         mark, comment = line.strip()[:1], line.strip().lstrip("# ")
+        axes = OF_AXES.match(comment)
+        if axes is not None:
+            comment = f"{axes[1]}: ({axes[2]})"
         several = SEVERAL.match(comment)
         named = comment.partition(":")[0] if several is None else several[0]
         if mark == "#" and all(name.strip() in parameters for name in named.split(",")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -26,6 +26,11 @@ DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|s
 DISTANCE_AXIS = "R"
 PATTERNS = ("einsum", "rearrange", "reduce", "repeat")  # functions whose patterns name axes
 CHANNELS_FIRST = "B T"  # such as (batch, features, time)
+HEAD_LAYOUTS: Mapping[str, str] = {
+    "BTH": "(B, T, H, D)",
+    "BHT": "(B, H, T, D)",
+    "TBH": "(T, B, H, D)",
+}
 QUERY = rf"({'|'.join(names.QUERIES)})"
 
 
@@ -76,10 +81,10 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     stated = (own, *found, _is_batch_read_first(target))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
-    of_heads = [it for it in (*shapes, *described) if it[:3] in ("BTH", "BHT")]
+    of_heads = [it[:3] for it in (*shapes, *described) if it[:3] in HEAD_LAYOUTS]
     return Layouts(
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
-        heads="(B, T, H, D)" if "BTH" in [it[:3] for it in of_heads] else "(B, H, T, D)",
+        heads=next((HEAD_LAYOUTS[it] for it in ("BTH", "TBH") if it in of_heads), HEAD_LAYOUTS["BHT"]),
         declared=any(answer is not None for answer in stated),
         images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
         videos=_has_layers(target, nn.Conv3d),

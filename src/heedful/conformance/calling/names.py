@@ -224,8 +224,9 @@ AXES: Mapping[str, Names] = {
             "n_tokens",
             "time",
         ),
+        *("sq", "sk"),
     ),
-    "H": (*HEADS, "nh", "hq"),
+    "H": (*HEADS, "nh", "hq", "np", "ng"),
 }
 # The same for the features of feature maps.
 CHANNELS: Names = ("c", "ch", "chan", "channel", "channels", "d", "dim", "embed_dim", "features")

@@ -21,7 +21,7 @@ from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.conditions import is_switched_off
 from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens, unused_steps
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
-from heedful.conformance.recording.source import names_in, parsed_file
+from heedful.conformance.recording.source import names_in, parsed, parsed_file
 from heedful.conformance.recording.target_source import methods_of, prose_about
 from heedful.errors import ArgumentError
 from heedful.observation import Step
@@ -33,6 +33,7 @@ CAUSAL_NAME: re.Pattern[str] = re.compile(
 PREFIX: re.Pattern[str] = re.compile(r"\bprefix|bidirectional attention")
 """Words that announce that some tokens see all others, in lower case."""
 
+LABELS: re.Pattern[str] = re.compile(r"(labels?|targets?)$")
 CAUSAL_MASK: re.Pattern[str] = re.compile(
     r"(future|(?<!non_)causal|subsequent|look_?ahead)\w*_mask"
 )
@@ -135,6 +136,8 @@ def _causal(subject: Subject, expected: Expected, baseline: Observation) -> tupl
         return True, f"its method {idle} makes a mask of later tokens, and nothing calls it"
     if _keeps_tokens(subject):
         return True, "it takes token ids and a cache of the tokens before them, and no mask"
+    if _shifts_labels(subject):
+        return True, "its loss compares each row with the label of the next token"
     return None, ""
 
 
@@ -160,6 +163,17 @@ def _keeps_tokens(subject: Subject) -> bool:
     takes_cache = any(it in parameters for it in names.CACHES)
     of_ids = bool(subject.convention.vocabulary) and len(subject.convention.names) == 1
     return of_ids and takes_cache and not by_caller and not is_after_prefix(subject.target)
+
+
+def _shifts_labels(subject: Subject) -> bool:
+    """Check whether a loss compares all rows but the last with all labels but the first, and no call gives a mask."""
+    by_caller = subject.attention_mask is not None or is_from_transformers(subject.module)
+    source = None if by_caller else parsed(subject.target.forward)
+    code = "" if source is None else ast.unparse(source.tree)
+    labels = next((it for it in subject.target.parameters if LABELS.match(it)), None)
+    return labels is not None and bool(
+        re.search(rf"\b{labels}\[(\.\.\.|:), 1:\]", code) and re.search(r"\[(\.\.\.|:), :-1", code)
+    )
 
 
 def _adds_later_keys(baseline: Observation) -> bool:

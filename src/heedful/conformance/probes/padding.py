@@ -335,7 +335,8 @@ def _report(
         if omitting is not None:
             name, reason = "padding-leak", reason if fills else "No mask hides the padding."
         line = omitting or line
-    unsure = name == "left-padding-positions" and not evidence.is_causal
+    translates = MEMORY in subject.convention.constants.values()  # pads its results on the right
+    unsure = name == "left-padding-positions" and (translates or not evidence.is_causal)
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
     unsure |= subject.padding is not None and _speaks_of_something_else(subject.padding.name)
     if name == "padding-leak" and not change.by_values and _keys_have_positions(subject):
