@@ -47,7 +47,7 @@ def layouts_by_behavior(
         yield _layout(len(shape), tokens, features)
     elif len(shape) == 4:
         likely = likely_layouts(target.callee).heads
-        yield from sorted(HEADS, key=lambda layout: layout != likely)
+        yield from dict.fromkeys((likely, *HEADS))
     if features is not None and len(shape) > 4:
         pooled = _axes_left_out(_result(target, arguments), shape)
         if len(pooled) == 1 and pooled != [features]:

@@ -124,7 +124,7 @@ def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
 
 
 def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimit) -> Caller | None:
-    """Return the first caller that works with as many tokens as a table has rows, or a square one; None if none does.
+    """Return the first caller that works with as many tokens as a table has rows, or an attribute says; None if none does.
 
     The exceptions of guessed calls say that these are unequal. There may be many such calls, and so they have little
     time. Sequences that mix show that a guess is wrong.
@@ -132,6 +132,8 @@ def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimi
     shapes = [] if target.module is None else [it.shape for it in tables(target.module)]
     lengths = {rows for rows, _ in shapes} - {width for _, width in shapes}
     lengths |= {*square_sizes(target.module)}
+    held = getattr(target.callee, "__dict__", {}).values()
+    lengths |= {it for it in held if type(it) is int and it > 1}
     (B, T), conventions = TRIAL_SIZES, list[CallingConvention]()
     for failure in failures:
         convention, sizes = failure.caller.convention, {*(unequal_sizes(failure.error) or ())}

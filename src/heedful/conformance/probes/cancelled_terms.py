@@ -22,6 +22,7 @@ from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     VIEWS,
     ancestors,
+    behind_views,
 )
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
@@ -75,7 +76,7 @@ def _cancelled(run: Observation, softmax: Step, axis: int) -> tuple[Step, Source
         along = _axis_of_keys(step, softmax, axis)
         if step.operation in (*ADDITIONS, *JOINING) and along is not None:
             term = next((it for it in step.inputs if _is_alike(run, step, it, along)), None)
-            if term is not None and not _is_of_positions(run, term):
+            if term is not None and not (_is_of_positions(run, term) or _are_distances(run, step)):
                 return step, term
         of_tokens = [it for it in step.inputs if _is_computed(run, it)]
         if step.operation in (*ADDITIONS, *VIEWS) or (
@@ -83,6 +84,12 @@ def _cancelled(run: Observation, softmax: Step, axis: int) -> tuple[Step, Source
         ):
             pending += [it.step for it in of_tokens if it.step is not None]
     return None
+
+
+def _are_distances(run: Observation, step: Step) -> bool:
+    """Check whether a step subtracts each row of one tensor from the others, as relative positions are computed."""
+    sources = {behind_views(run.trace.steps, it) for it in step.inputs}
+    return step.operation in ("sub", "subtract") and len(sources) == 1
 
 
 def _axis_of_keys(step: Step, softmax: Step, axis: int) -> int | None:

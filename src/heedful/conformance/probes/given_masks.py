@@ -21,7 +21,7 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_argument
+from heedful.conformance.recording.dataflow import steps_from_argument, unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import (
     call_forgetting,
@@ -70,6 +70,8 @@ def given_masks(evidence: Evidence) -> Iterator[Finding | Fact]:
         if not read or any(_results_differ(plain, it) for it in runs[1:]):
             continue
         losing = _step_losing(runs, read)
+        if losing is None and subject.convention.from_example and read <= unused_steps(plain.steps):
+            yield from _passed_in_vain(evidence, name, own)
         if losing is None or any(it.kind == "parameter" for it in losing.inputs):
             continue  # a trained factor may start at 0
         reason, remedy = SELECTED if losing.operation in SELECTIONS else FILLED
@@ -160,6 +162,11 @@ def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
     if line is None and _is_documented_alone(evidence, name):
         line = definition_line(evidence.subject.target.forward)
         reason = "the documentation says what it hides"
+    said = prose_about(callee)
+    if line is None and name in names.MASKS and not is_unused_on_purpose(name, said):
+        weighting = (it for it in evidence.baseline.trace if it.operation in SOFTMAXES)
+        line = unmasked_call(evidence.baseline) or SourceLine.of(next(weighting, None))
+        reason = "the softmax on this line weights all keys"
     if line is None or bool((mask == mask.flatten()[0]).all()):
         return
     yield Finding(
@@ -170,6 +177,20 @@ def _left_out(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
         line,
         f"Pass {name} on.",
     )
+
+
+def _passed_in_vain(evidence: Evidence, name: str, mask: Tensor) -> Iterator[Finding]:
+    """Report a mask of an example that hides something, if nothing uses what is computed from it."""
+    weighting = next((it for it in evidence.baseline.trace if it.operation in SOFTMAXES), None)
+    if weighting is not None and not bool((mask == mask.flatten()[0]).all()):
+        yield Finding(
+            "mask-unused",
+            "bug",
+            f"Nothing uses what is computed from {name}: the softmax on this line weights all keys.",
+            f"{name} {tuple(mask.shape)}",
+            SourceLine.of(weighting),
+            "Hide the scores where it says so, before their softmax.",
+        )
 
 
 def _is_documented_alone(evidence: Evidence, name: str) -> bool:

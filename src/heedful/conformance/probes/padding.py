@@ -337,6 +337,8 @@ def _report(
         line = omitting or line
     translates = MEMORY in subject.convention.constants.values()  # pads its results on the right
     unsure = name == "left-padding-positions" and (translates or not evidence.is_causal)
+    if name == "left-padding-positions" and line is not None and "mask" in line.source:
+        unsure = True  # whose rows the mask tells apart
     unsure |= is_after_prefix(subject.target)  # the mask may tell which tokens belong to the prefix
     unsure |= subject.padding is not None and _speaks_of_something_else(subject.padding.name)
     if name == "padding-leak" and not change.by_values and _keys_have_positions(subject):

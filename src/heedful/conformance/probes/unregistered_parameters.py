@@ -54,7 +54,8 @@ def unregistered_parameters(evidence: Evidence) -> Iterator[Finding]:
         registered |= parameters
     held = {id(it) for it in module.parameters()}
     made = [it for it in used if isinstance(it, nn.Parameter) and id(it) not in registered]
-    if made:
+    given = pytree.tree_leaves(subject.arguments(evidence.inputs))
+    if made and not any(isinstance(it, nn.Module) for it in given):  # whose own parameters they are
         again = " and registers it" if id(made[0]) in held else ""
         yield _finding(
             f"Each call makes a parameter ({times(made[0].shape)}){again}: no optimizer can train it, and no call has "

@@ -74,10 +74,11 @@ def steps_from_tokens(steps: Sequence[Step]) -> set[int]:
 
 
 def steps_from_argument(steps: Sequence[Step], name: str) -> set[int]:
-    """Return the indices of the steps whose results depend on an argument of the run."""
+    """Return the indices of the steps whose results depend on an argument of the run, or on one of its keywords."""
     dependent: set[int] = set()
+    known = name, f"kwargs[{name!r}]"
     for step in steps:
-        given = any(source.kind == "input" and source.name == name for source in read_by(step))
+        given = any(source.kind == "input" and source.name in known for source in read_by(step))
         if given or any(source.step in dependent for source in read_by(step)):
             dependent.add(step.index)
     return dependent
