@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from heedful.conformance.calling import names
 from heedful.conformance.calling.construction import instantiate
 from heedful.conformance.calling.constructor_parameters import defaults_of, unstated_parameters
-from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH
+from heedful.conformance.calling.conventional import OTHER_WIDTHS, WIDTH, conventional_values
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.exceptions import (
     attempt,
@@ -37,7 +38,7 @@ OF_SEVERAL: re.Pattern[str] = re.compile(r"\b(cat|concat|stack|dot|mv|mm|bmm|bad
 
 
 def failing_choice(
-    target: type, name: str, value: float | str, arguments: Mapping[str, Any]
+    target: type, name: str, value: float | str | type, arguments: Mapping[str, Any]
 ) -> Finding | None:
     """Return the finding on a value with which no call can work; None if it may need another call.
 
@@ -88,6 +89,37 @@ def merged_to_input_width(target: type, arguments: Mapping[str, Any]) -> Finding
     return None
 
 
+def fewer_key_heads_fail(
+    target: Any, arguments: Mapping[str, Any], error: UncallableError
+) -> Finding | None:
+    """Return the finding on a class that takes a number of heads of keys, and works with that of the queries alone.
+
+    Args:
+        target: The class.
+        arguments: The arguments of its constructor.
+        error: What calls with fewer heads of keys raise.
+    """
+    known = conventional_values(arguments)
+    heads, key_heads = known[names.HEADS[0]], known[names.KEY_HEADS[0]]
+    taken = defaults_of(target).keys() - arguments.keys() if inspect.isclass(target) else set[str]()
+    name = next((it for it in names.KEY_HEADS if it in taken), None)
+    sizes = ((heads, key_heads), (key_heads, heads))
+    unfit = [it for it in error.failures if unequal_sizes(it) in sizes]
+    if name is None or not unfit:
+        return None
+    equal = {**arguments, name: heads}
+    if isinstance(
+        attempt(lambda: find_subject(target, arguments=equal, by_trial=False)), Exception
+    ):
+        return None
+    proof = (
+        f"With {name}={key_heads} and {heads} heads it raises {describe_exception(unfit[0])}. With as many heads of "
+        "keys as of queries it works."
+    )
+    remedy = "Repeat the heads of keys and values along the axis of the heads, each for the queries of its group."
+    return Finding("crashes", "bug", proof, f"{name}={key_heads}", raising_line(unfit[0]), remedy)
+
+
 def rotary_size_mistaken(target: type, arguments: Mapping[str, Any]) -> Finding | None:
     """Return the finding on a class with features that turn and others, and works if they are equally many alone."""
     taken = defaults_of(target).keys() - arguments.keys()
@@ -97,7 +129,10 @@ def rotary_size_mistaken(target: type, arguments: Mapping[str, Any]) -> Finding 
     chosen, error = _call_with(target, rotary, ROTARY_SIZE, arguments)
     if chosen is None or not isinstance(error, RuntimeError):  # a refusal of its own is another one
         return None
-    if any(not isinstance(it, bool | int | float | str | None) for it in chosen.convention.constants.values()):
+    if any(
+        not isinstance(it, bool | int | float | str | None)
+        for it in chosen.convention.constants.values()
+    ):
         return None  # tables of the first size, for example
     proof = (
         f"With {rotary}={ROTARY_SIZE} it raises {describe_exception(error)}. It works if as many features of a head "
@@ -107,7 +142,7 @@ def rotary_size_mistaken(target: type, arguments: Mapping[str, Any]) -> Finding 
 
 
 def _call_with(
-    target: type, name: str, value: float | str, arguments: Mapping[str, Any]
+    target: type, name: str, value: float | str | type, arguments: Mapping[str, Any]
 ) -> tuple[Subject | None, Exception | None]:
     """Return a class with another value, called as without it, and the exception of the call; None where there is none.
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from heedful.conformance.calling.construction import instantiate_filled
 from heedful.conformance.calling.failures import UncallableError
 from heedful.conformance.calling.target import make_target
+from heedful.conformance.failing_choices import fewer_key_heads_fail
 from heedful.conformance.probes.sinusoids import sinusoids_in
 from heedful.conformance.probes.undefined_names import undefined_names_in
 from heedful.conformance.probes.uninitialised_parameters import uninitialised_in
+from heedful.conformance.probes.unpassed_values import unpassed_values_in
 from heedful.conformance.probes.unread_results import unread_results_in
 from heedful.conformance.probes.unregistered_parameters import unregistered_lists_in
 from heedful.conformance.reporting.finding import Fact
@@ -30,12 +33,15 @@ def report_without_call(
     """
     instance, uninitialised = instantiate_filled(target, arguments)
     held = make_target(instance)
+    of_heads = fewer_key_heads_fail(target, arguments, error)
     findings = (
+        *([] if of_heads is None else [of_heads]),
         *uninitialised_in(held.module, uninitialised),
         *undefined_names_in(held.callee),
         *sinusoids_in(held.module),
         *unregistered_lists_in(held.module),
         *unread_results_in(held.module),
+        *islice(unpassed_values_in(held.module), 1),
     )
     if not any(it.level == "bug" for it in findings):
         return None

@@ -15,6 +15,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from torch import nn
+
 from heedful.conformance.calling import names
 from heedful.conformance.calling.constructor_parameters import (
     defaults_of,
@@ -23,6 +25,7 @@ from heedful.conformance.calling.constructor_parameters import (
 )
 from heedful.conformance.calling.conventional import conventional_values
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.parts import makes_layer
 from heedful.conformance.evidence.expectations import Expected
 from heedful.conformance.failing_choices import (
     failing_choice,
@@ -52,6 +55,8 @@ OF_TEXTS = ("rows-not-normalised",)
 """Findings that a text may ask for, such as normalize="sigmoid"."""
 OF_CACHES = ("cache-mismatch", "causal-alignment", "rotary-offset")
 """Findings that are bugs with a flag that turns a cache on: the same tokens in one call are right."""
+Value = float | str | type[nn.Module]
+"""What an argument of a constructor may be in place of its default."""
 MAX_FLAGS = 2  # each takes as long as the first check
 MAX_CHOICES = 3  # of which most that cannot be called fail as fast as the first
 
@@ -108,7 +113,7 @@ def _crashes(report: Report) -> bool:
 
 
 def _with_failing_choice(
-    report: Report, target: type, name: str, value: float | str, arguments: Mapping[str, Any]
+    report: Report, target: type, name: str, value: Value, arguments: Mapping[str, Any]
 ) -> Report:
     """Return a report with the finding on a value with which no call can work, unless another one failed there."""
     found = failing_choice(target, name, value, arguments)
@@ -119,7 +124,7 @@ def _with_failing_choice(
 
 def _other_settings(
     target: type, report: Report, arguments: Mapping[str, Any]
-) -> Iterator[tuple[str, float | str]]:
+) -> Iterator[tuple[str, Value]]:
     """Yield the flags, texts and sizes of a constructor that may show more than the defaults, with other values."""
     of_causality = list(_flags_of_causality(target, arguments))
     flags = (
@@ -129,9 +134,10 @@ def _other_settings(
     yield from islice(sorted(flags, key=lambda it: it[0] not in names.BATCH_FIRST), MAX_FLAGS)
     yield from islice(_texts_in_missed_lines(target, report, arguments), MAX_FLAGS)
     yield from _sizes_that_show(target, arguments)
+    yield from _norms_left_out(target, arguments)
 
 
-def _level_with(name: str, value: float | str, finding: Finding) -> Level | None:
+def _level_with(name: str, value: Value, finding: Finding) -> Level | None:
     """Return the level of a finding with another value of an argument; None if it says nothing about the class."""
     of_causality = name in names.CAUSAL and finding.name in OF_CAUSALITY
     of_cache = "cache" in name and finding.name in OF_CACHES
@@ -170,7 +176,7 @@ def _report_with(
     checked: Callable[..., Report],
     arguments: Mapping[str, Any],
     name: str,
-    value: float | str,
+    value: Value,
 ) -> Report | None:
     """Return the report on a class with another argument, which the case of each finding names; None if it fails."""
     given = {**arguments, name: value}
@@ -229,6 +235,16 @@ def _flags_of_causality(target: type, arguments: Mapping[str, Any]) -> Iterator[
     for name, default in flags_of(target).items():
         if name in names.CAUSAL and name not in arguments:
             yield name, not default
+
+
+def _norms_left_out(
+    target: type, arguments: Mapping[str, Any]
+) -> Iterator[tuple[str, type[nn.Module]]]:
+    """Yield the parameters that take the class of a norm and are None by default, with nn.LayerNorm."""
+    for name, parameter in inspect.signature(target).parameters.items():
+        is_left_out = parameter.default is None and name not in arguments
+        if is_left_out and "norm" in name and makes_layer(target, name):
+            yield name, nn.LayerNorm
 
 
 def _sizes_that_show(target: type, arguments: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -124,7 +124,7 @@ def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
 
 
 def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimit) -> Caller | None:
-    """Return the first caller that works with as many tokens as a table has rows, or an attribute says; None if none does.
+    """Return the first caller that works with as many tokens as a table, or an attribute, has; None if none does.
 
     The exceptions of guessed calls say that these are unequal. There may be many such calls, and so they have little
     time. Sequences that mix show that a guess is wrong.

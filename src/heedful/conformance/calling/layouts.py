@@ -84,7 +84,9 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     of_heads = [it[:3] for it in (*shapes, *described) if it[:3] in HEAD_LAYOUTS]
     return Layouts(
         tokens=("(B, T, C)", "(T, B, C)") if batch_first else ("(T, B, C)", "(B, T, C)"),
-        heads=next((HEAD_LAYOUTS[it] for it in ("BTH", "TBH") if it in of_heads), HEAD_LAYOUTS["BHT"]),
+        heads=next(
+            (HEAD_LAYOUTS[it] for it in ("BTH", "TBH") if it in of_heads), HEAD_LAYOUTS["BHT"]
+        ),
         declared=any(answer is not None for answer in stated),
         images=4 in unpacked_ranks(target) or _has_layers(target, nn.Conv2d),
         videos=_has_layers(target, nn.Conv3d),

@@ -46,8 +46,8 @@ def _finding(place: SourceLine, layer: Layer, condition: str) -> Finding:
     return Finding(
         "crashes",
         "bug",
-        f"{ast.unparse(layer.statement.targets[0])} maps {first} to {second} here, and {second} to {first} in the other "
-        f"branch of `if {condition}`: with unequal widths one of them raises an exception.",
+        f"{ast.unparse(layer.statement.targets[0])} maps {first} to {second} here, and {second} to {first} in the "
+        f"other branch of `if {condition}`: with unequal widths one of them raises an exception.",
         ANY_CALL,
         place,
         f"Build it with {second}, {first}, as in the other branch.",
@@ -75,7 +75,9 @@ def _layers(statements: Sequence[ast.stmt]) -> Layers:
             case ast.Assign(targets=[ast.Attribute(attr=name)], value=value):
                 calls = [it for it in ast.walk(value) if isinstance(it, ast.Call)]
                 widths = next((it.args[:2] for it in calls if len(it.args) > 1), [])
-                named = [ast.unparse(it) for it in widths if isinstance(it, ast.Name | ast.Attribute)]
+                named = [
+                    ast.unparse(it) for it in widths if isinstance(it, ast.Name | ast.Attribute)
+                ]
                 if len({*named}) == 2:
                     found[name] = Layer(statement, (named[0], named[1]))
     return found

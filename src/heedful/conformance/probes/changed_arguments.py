@@ -40,8 +40,8 @@ def changed_arguments(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "stale-state",
                 "bug",
-                f"The call changes {name}, the tensor that its caller has made: the next layer or call that is given the "
-                "same mask hides other tokens.",
+                f"The call changes {name}, the tensor that its caller has made: the next layer or call that is given "
+                "the same mask hides other tokens.",
                 f"B = {B}, T = {T}",
                 _line_changing(run, name),
                 f"Change a copy: {name} = {name}.clone(), or an operation that returns a new tensor.",

@@ -27,7 +27,7 @@ from heedful.observation import Step
 def example_batch(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run the shortest second sequence of an example beside the longest one, and alone. Its output must be the same."""
     subject = evidence.subject
-    if not subject.batched or evidence.influence[0, :, 1, :].any():
+    if not subject.batched or evidence.inputs.sizes[0] < 2 or evidence.influence[0, :, 1, :].any():
         return
     for name, lengths in _lengths(subject.convention.constants).items():
         finding = _compared(evidence, name, lengths)

@@ -23,9 +23,9 @@ UNEQUAL: re.Pattern[str] = re.compile(
 COARSE = ("BFloat16", "bfloat16")
 
 FOR_HALF: re.Pattern[str] = re.compile(
-    r"float32|\.float\(\)|\bb?fp?16|float16|\.half\b|half[- ]precision|\bfinfo\b"
+    r"\bb?fp?16|b?float16|\.half\(|half[- ]precision|softmax\([^\n]*float32"
 )
-"""What code contains that is written for more dtypes than float32: a softmax in float32 says nothing otherwise."""
+"""What code contains that is written for half precision. A softmax in float32 has no other reason."""
 
 AUTOCAST = "autocast"
 """The context in which PyTorch itself makes dtypes equal."""
@@ -50,7 +50,11 @@ def half_precision(evidence: Evidence) -> Iterator[Finding | Fact]:
         "crashes",
         "suspicious" if meant is None else "bug",
         f"With bfloat16 tokens and parameters the target raises {describe_exception(error)}"
-        + ("" if meant is None else f"; its code, which has {meant.group()!r}, is meant for several dtypes."),
+        + (
+            ""
+            if meant is None
+            else f"; its code, which has {meant.group()!r}, is meant for several dtypes."
+        ),
         "B = {}, T = {}, bfloat16".format(*inputs.sizes),
         raising_line(error),
         "Give each tensor that a call makes the dtype of the tokens, as in weights.to(value.dtype).",

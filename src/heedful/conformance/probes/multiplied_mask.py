@@ -47,13 +47,23 @@ def _hidden(observation: Observation, softmax: Step, step: Step) -> Tensor | Non
     logits = value_of(observation, next(iter(softmax.inputs), None))
     for source in step.inputs:
         mask = value_of(observation, source)
-        if logits is None or mask is None or mask.dim() < 2 or not _is_given(observation, source):
+        if logits is None or mask is None or mask.dim() < 2:
+            continue
+        if not (_is_given(observation, source) or _is_named_mask(observation, source)):
             continue
         hidden = (mask == 0).expand(step.shape)
         of_zeros_and_ones = bool((hidden | (mask == 1)).all())
         if of_zeros_and_ones and hidden.any() and not hidden.all() and not logits[hidden].any():
             return hidden
     return None
+
+
+def _is_named_mask(observation: Observation, source: Source) -> bool:
+    """Check whether a tensor, or a function that makes it, is called a mask: it is meant to hide what it sets to 0."""
+    steps = observation.trace.steps
+    behind = () if source.step is None else ancestors(steps, steps[source.step])
+    made_by = (steps[index].function or "" for index in behind)
+    return any("mask" in it.lower() for it in (source.name.partition("·")[0], *made_by))
 
 
 def _is_given(observation: Observation, source: Source) -> bool:

@@ -41,7 +41,9 @@ def returned_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
     given = subject.arguments(inputs)
     for name, value in {} if draws_noise(evidence) else _flags(evidence).items():
         run = attempt(
-            lambda it={**given, name: not value}: subject.record_call(it, inputs, open_attention=True)
+            lambda it={**given, name: not value}: subject.record_call(
+                it, inputs, open_attention=True
+            )
         )
         if isinstance(run, Observation):
             runs[f"{name}={not value}"] = run
@@ -79,8 +81,8 @@ def _another_output(evidence: Evidence, setting: str, run: Observation) -> Findi
     return Finding(
         "weights-wrong",
         "bug",
-        f"With {setting} the output itself differs, by {distance:.2g} of its largest entry, though only the weights are "
-        "asked for.",
+        f"With {setting} the output itself differs, by {distance:.2g} of its largest entry, though only the weights "
+        "are asked for.",
         f"B = {run.inputs.sizes[0]}, T = {run.inputs.sizes[1]}, {setting}",
         SourceLine.of(step) or last_return(evidence.subject.target.forward),
         "Compute the same scores, with the same scale and mask, whether the weights are returned or not.",
@@ -93,7 +95,9 @@ def _is_random(evidence: Evidence, setting: str, run: Observation) -> bool:
     name, _, value = setting.partition("=")
     arguments: dict[str, Any] = {**subject.arguments(run.inputs), name: value == "True"}
     again = attempt(lambda: subject.call(arguments, run.inputs))
-    return not isinstance(again, Tensor) or bool(differing_entries(again.detach(), run.output).any())
+    return not isinstance(again, Tensor) or bool(
+        differing_entries(again.detach(), run.output).any()
+    )
 
 
 def _scores(evidence: Evidence, setting: str, run: Observation) -> Finding | None:
@@ -105,7 +109,9 @@ def _scores(evidence: Evidence, setting: str, run: Observation) -> Finding | Non
     (attention,) = attentions
     named = variables_read(returned.file, returned.line)
     meant = [setting.partition("=")[0], *named]
-    if any(OF_SCORES.search(it) for it in meant) or not any(OF_WEIGHTS.search(it) or "att" in it for it in meant):
+    if any(OF_SCORES.search(it) for it in meant) or not any(
+        OF_WEIGHTS.search(it) or "att" in it for it in meant
+    ):
         return None
     result: list[object] = pytree.tree_leaves(run.trace.result)
     for tensor in (it for it in result if isinstance(it, Tensor) and it.dim() > 2):

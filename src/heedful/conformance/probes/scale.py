@@ -355,7 +355,9 @@ def _is_default_of_constructor(module: nn.Module | None, factor: float) -> bool:
 def _is_configured(module: nn.Module | None) -> bool:
     """Check whether a part reads its scale from a field of a configuration."""
     parts = () if module is None else module.modules()
-    classes = {cls for part in parts for cls in type(part).__mro__ if inspect.isfunction(cls.__init__)}
+    classes = {
+        cls for part in parts for cls in type(part).__mro__ if inspect.isfunction(cls.__init__)
+    }
     fields = (field for cls in classes for read in fields_read(cls).values() for field in read)
     return any(CONFIGURED.search(field) for field in fields)
 

@@ -42,8 +42,8 @@ def sinusoids_in(module: nn.Module | None) -> Iterator[Finding]:
                 "positions-wrong",
                 "bug",
                 f"{name} is a table of sines and cosines. At position {position} the sine of pair {pair} is {sine:.3g} "
-                f"and its cosine {cosine:.3g}, whose squares sum to {sine**2 + cosine**2:.3g} and not to 1: the two have "
-                "different frequencies, so that no rotation turns the row of one position into that of another.",
+                f"and its cosine {cosine:.3g}, whose squares sum to {sine**2 + cosine**2:.3g} and not to 1: their "
+                "frequencies differ, so that no rotation turns the row of one position into that of another.",
                 ANY_CALL,
                 _line_of_cosine(module) or attribute_definition(module, name),
                 "Give the sine and the cosine of a pair the same exponent, 2i / d_model.",
@@ -65,7 +65,7 @@ def _tables(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _pairs(table: Tensor) -> Tensor | None:
     """Return the sines and cosines of a table, (positions, pairs, 2); None if it is none of these.
 
-    At position 0 every sine is 0 and every cosine 1. They alternate, or the table has first the ones and then the others.
+    At position 0 every sine is 0 and every cosine 1. They alternate, or all sines come before all cosines.
     """
     if table.shape[1] % 2 or table.abs().max() > 1 or not table.isfinite().all():
         return None

@@ -16,7 +16,6 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, names_in, nodes_of
 from heedful.conformance.recording.target_source import methods_of
@@ -86,9 +85,9 @@ def _switches(module: nn.Module) -> Iterator[tuple[str, str]]:
         tests = [it.test for method in methods for it in nodes_of(method) if _is_condition(it)]
         read = names_in(tests)
         for name, value in vars(part).items():
-            if isinstance(value, bool) and name in read and SWITCH.search(name.lower()):
-                if not _is_built_in(part, name):
-                    yield path, name
+            chooses = isinstance(value, bool) and name in read and SWITCH.search(name.lower())
+            if chooses and not _is_built_in(part, name):
+                yield path, name
 
 
 def _is_condition(node: ast.AST) -> TypeGuard[ast.If | ast.IfExp | ast.Assert]:

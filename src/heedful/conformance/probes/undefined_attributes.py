@@ -126,12 +126,16 @@ def _unassigned(functions: Iterator[FunctionType]) -> Iterator[Finding]:
         if source is None or not isinstance(source.tree.body[0], ast.FunctionDef):
             continue
         stores = [
-            it.id for it in source.nodes if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)
+            it.id
+            for it in source.nodes
+            if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)
         ]
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         for node in source.nodes:
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if stores.count(name) == 1:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if (
+                    stores.count(name) == 1
+                ):
                     read = {it.id for it in ast.walk(value) if isinstance(it, ast.Name)}
                     if name in read and name in code.co_varnames and name not in parameters:
                         said = f"{name!r} has no value before this line, which reads it"

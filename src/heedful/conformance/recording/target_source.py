@@ -39,10 +39,11 @@ def with_functions_called(functions: Iterable[FunctionType]) -> Iterator[Functio
     for function in waiting:
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
-            if inspect.isfunction(value) and value.__module__ == function.__module__:
-                if value not in found:
-                    found[value] = None
-                    waiting.append(value)
+            if not inspect.isfunction(value) or value in found:
+                continue
+            if value.__module__ == function.__module__:
+                found[value] = None
+                waiting.append(value)
     yield from found
 
 
