@@ -202,6 +202,7 @@ def _documented_axis(text: str) -> str:
         "seq": "T",
         "sequence": "T",
         "height": "T",
+        "token": "T",
         "tokens": "T",
         "steps": "T",
     }

@@ -57,6 +57,7 @@ ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
 }  # fmt: skip
 
 Value = Any
+OF_PAIRS: re.Pattern[str] = re.compile("[ B]?TT $")  # a documented shape: features for each pair of tokens
 ONE_VECTOR = "B "  # a documented shape: one vector for each sequence
 ONE_ROW = "B1 "  # a documented shape: one vector for each sequence, on an axis of its own
 
@@ -72,6 +73,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if shape is not None and shape.count(DISTANCE_AXIS) == 1:
         for width in _input_widths(target.module):
             yield _distances(shape, width)
+    if shape is not None and OF_PAIRS.match(shape):
+        yield from map(_pairs, _input_widths(target.module))
     suggested = roles_by_name(name)
     if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
         counts = (role for role in suggested if role in COUNTS)

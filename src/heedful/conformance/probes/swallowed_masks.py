@@ -22,11 +22,12 @@ def swallowed_masks(evidence: Evidence) -> Iterator[Finding]:
     """Search for a mask in the docstring that is no parameter, while no code reads the keyword of this name."""
     target = evidence.subject.target
     keywords = [it for it in target.parameters.values() if it.kind is inspect.Parameter.VAR_KEYWORD]
-    source = parsed(target.forward)
+    forward = inspect.unwrap(getattr(target.forward, "__func__", target.forward))
+    source = parsed(forward)
     file = None if source is None else parsed_file(source.file)
     if not keywords or source is None or file is None:
         return
-    for name in documented_arguments(target.callee):
+    for name in documented_arguments(forward):
         if not MASK.match(name) or name in _names(file):
             continue
         if is_unused_on_purpose(name, prose_about(target.callee)):

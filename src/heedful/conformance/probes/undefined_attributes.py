@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from functools import cache
 from types import FunctionType
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -19,12 +21,11 @@ from heedful.conformance.recording.source import (
     parsed,
     parsed_file,
 )
-from heedful.conformance.recording.target_source import (
-    methods_of,
-    own_functions_of,
-    with_functions_called,
-)
+from heedful.conformance.recording.target_source import own_functions_of, with_functions_called
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
+
+OWNERS = (Tensor, nn.Module, torch, functional, dict, list, set, str, bytes, int, float)
+"""What may have a method of another name than those of tensors."""
 
 SIMILARITY = 0.85  # difflib's ratio: "tranpose" and "transpose" have 0.94
 
@@ -74,7 +75,7 @@ def _is_self(node: ast.expr) -> bool:
 @cache
 def _method_meant(name: str) -> str:
     """Return the method of tensors that a name differs from by little; "" if it is one, or resembles none."""
-    if hasattr(Tensor, name) or hasattr(nn.Module, name) or len(name) < 4:
+    if any(hasattr(it, name) for it in OWNERS) or len(name) < 4:
         return ""
     close = difflib.get_close_matches(name, dir(Tensor), n=1, cutoff=SIMILARITY)
     same_ends = [it for it in close if it[:2] == name[:2] and "_" not in (it[-1], name[-1])]
@@ -99,23 +100,25 @@ def _names_made(source: ParsedSource) -> frozenset[str]:
 
 
 def _missing_attributes(module: nn.Module | None) -> Iterator[Finding]:
-    """Yield a finding on each attribute that a module's methods read, and that neither it has nor its file makes."""
+    """Yield a finding on each attribute that a module's classes read, and that it lacks and no file of them makes."""
     for part in () if module is None else module.modules():
-        if any("__getattr__" in vars(cls) for cls in type(part).__mro__ if cls is not nn.Module):
+        classes = [it for it in type(part).__mro__ if not it.__module__.startswith("torch.")]
+        if any("__getattr__" in vars(cls) for cls in classes):
             continue
-        for method in methods_of(part):
-            source = parsed(method)
-            file = None if source is None else parsed_file(source.file)
-            for node in () if source is None else source.nodes:
+        sources = [it for cls in classes if (it := parsed(cls)) is not None]
+        files = [it for source in sources if (it := parsed_file(source.file)) is not None]
+        made = frozenset[str]().union(*map(_names_made, files))
+        for source in sources:
+            for node in source.nodes:
                 match node:
                     case ast.Attribute(attr=name, ctx=ast.Load()) if is_own_attribute(node, name):
-                        if source is None or file is None or hasattr(part, name):
-                            continue
-                        if name not in _names_made(file):
-                            said = f"Nothing gives {type(part).__name__} an attribute {name!r}"
-                            place = SourceLine.at(source.file, node.lineno)
-                            remedy = "Make it in the constructor, or read the one that is meant."
-                            yield _finding(said, "AttributeError", place, remedy)
+                        if not hasattr(part, name) and name not in made:
+                            yield _finding(
+                                f"Nothing gives {type(part).__name__} an attribute {name!r}",
+                                "AttributeError",
+                                SourceLine.at(source.file, node.lineno),
+                                "Make it in the constructor, or read the one that is meant.",
+                            )
 
 
 def _unassigned(functions: Iterator[FunctionType]) -> Iterator[Finding]:

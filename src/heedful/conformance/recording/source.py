@@ -132,7 +132,7 @@ def parsed(definition: Callable[..., object]) -> ParsedSource | None:
     """Return the syntax of a class or function; None if it has no source that can be parsed by itself."""
     try:
         lines, first = source_lines(definition)
-        file = inspect.getsourcefile(definition) or ""
+        file = inspect.getsourcefile(inspect.unwrap(definition)) or ""  # as the lines are
     except (OSError, TypeError):
         return None
     return _parse(file, "".join(lines), first)
