@@ -7,14 +7,15 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from heedful.conformance.calling.documentation import documented_arguments, is_unused_on_purpose
+from heedful.conformance.calling.documentation import is_unused_on_purpose
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.source import ParsedSource, SourceLine, parsed, parsed_file
 from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
-MASK: re.Pattern[str] = re.compile(r"^\w*mask$")
+ENTRY: re.Pattern[str] = re.compile(r"^\s*[-*]?\s*`*(\w*mask)`*\s*(?:\([^)]*\)\s*)?:", re.MULTILINE)
+"""A mask in a docstring: `self_attn_mask (Tensor): …`."""
 
 
 @probe("mask-unused")
@@ -27,8 +28,8 @@ def swallowed_masks(evidence: Evidence) -> Iterator[Finding]:
     file = None if source is None else parsed_file(source.file)
     if not keywords or source is None or file is None:
         return
-    for name in documented_arguments(forward):
-        if not MASK.match(name) or name in _names(file):
+    for name in ENTRY.findall(inspect.getdoc(forward) or ""):
+        if name in target.parameters or name in _names(file):
             continue
         if is_unused_on_purpose(name, prose_about(target.callee)):
             continue

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.mask_forms import MaskArgument
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED
@@ -42,12 +43,25 @@ class _Call:
         words: The call in words.
         run: Record the call of a subject.
         rows: The entries of its output that are compared.
+        mask: The mask that it gives; None if it gives none.
     """
 
     name: str
     words: str
     run: Callable[[Subject], Observation]
     rows: tuple[slice | list[int], ...] = ()
+    mask: MaskArgument | None = None
+
+    def in_each_dtype(self, subject: Subject) -> Iterator[Subject]:
+        """Yield a subject that gives the mask as a Boolean one, and one that gives numbers to add to the scores."""
+        for dtype in (torch.bool, subject.dtype) if self.mask is not None else ():
+            padding, attention_mask = (
+                replace(it, dtype=dtype) if it is self.mask and it is not None else it
+                for it in (subject.padding, subject.attention_mask)
+            )
+            yield replace(subject, padding=padding, attention_mask=attention_mask)
+        if self.mask is None:
+            yield subject
 
 
 @probe("weights-wrong", "mask-unused", "causal-alignment")
@@ -57,25 +71,34 @@ def two_paths(evidence: Evidence) -> Iterator[Finding | Fact]:
     for path, name in () if subject.module is None else _switches(subject.module):
         other = _switched(subject, path, name)
         for call in _calls(evidence):
-            runs = [attempt(lambda it=it, call=call: call.run(it)) for it in (subject, other)]
-            own, changed = runs
-            if isinstance(own, Exception) or isinstance(changed, Exception):
-                continue
-            fused = [_fused_line(it) for it in (own, changed)]
-            if len({line is None for line in fused}) == 1 or _is_noisy(call, (subject, other)):
-                break  # the switch does something else, or something else is wrong
-            distance = _distance(own.output[call.rows], changed.output[call.rows])
-            if distance > ROUNDING:
+            pairs = zip(call.in_each_dtype(subject), call.in_each_dtype(other), strict=True)
+            compared = [it for pair in pairs if (it := _compared(call, pair)) is not None]
+            if compared and min(compared)[0] > ROUNDING:
+                distance, place = min(compared)
                 yield Finding(
                     call.name,
                     "bug",
                     f"{name} chooses between fused attention and other code for the same, but {call.words} their "
                     f"outputs differ by {distance:.2g} of the largest one.",
                     f"{ANY_CALL} with {name}={getattr(_part(other, path), name)!r}",
-                    next(filter(None, fused), None),
+                    place,
                     f"Give fused attention the scale, the mask and the causality of the code without {name}.",
                 )
                 return
+
+
+def _compared(call: _Call, pair: tuple[Subject, Subject]) -> tuple[float, SourceLine] | None:
+    """Return by how much the outputs of a pair differ, and the line that calls fused attention.
+
+    Return None if one of them does not take the call, if both or none call fused attention, or if one is random.
+    """
+    own, other = (attempt(lambda it=it: call.run(it)) for it in pair)
+    if isinstance(own, Exception) or isinstance(other, Exception):
+        return None
+    fused = [line for it in (own, other) if (line := _fused_line(it)) is not None]
+    if len(fused) != 1 or _is_noisy(call, pair):
+        return None
+    return _distance(own.output[call.rows], other.output[call.rows]), fused[0]
 
 
 def _switches(module: nn.Module) -> Iterator[tuple[str, str]]:
@@ -130,11 +153,13 @@ def _calls(evidence: Evidence) -> Iterator[_Call]:
         keep[:, 1] = False
         rows = (slice(None), [t for t in range(T) if t != 1])
         words = f"with padding in {subject.padding.name}"
-        yield _Call("mask-unused", words, lambda it: it.record(inputs, keep=keep), rows)
+        mask = subject.padding
+        yield _Call("mask-unused", words, lambda it: it.record(inputs, keep=keep), rows, mask)
     if subject.attention_mask is not None:
         past = torch.ones(T, T, dtype=torch.bool).tril()
         words = f"with a causal {subject.attention_mask.name}"
-        yield _Call("mask-unused", words, lambda it: it.record(inputs, attend=past))
+        mask = subject.attention_mask
+        yield _Call("mask-unused", words, lambda it: it.record(inputs, attend=past), (), mask)
     if len(inputs.arguments) > 1 and subject.fixed_sizes is None:
         query, *_ = inputs.arguments
         last = inputs.tokens(T - FEW, T).arguments[query]

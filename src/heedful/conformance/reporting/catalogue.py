@@ -75,8 +75,8 @@ _MASKS = (
     CatalogueEntry(
         "mask-inverted",
         "bug",
-        "The mask hides what it should keep, because True and False are confused, or because the entries of a real token "
-        "happen to sum to 0.",
+        "The mask hides what it should keep, because True and False are confused, or because the entries of a real "
+        "token happen to sum to 0.",
         "The output changes with exactly the tokens that should be hidden, and not with those that should be visible.",
         "Negate the mask (~mask). masked_fill() fills the entries that are True, scaled_dot_product_attention() "
         "attends to the entries that are True, and nn.MultiheadAttention hides the entries that are True.",
@@ -397,9 +397,9 @@ _CACHES = (
     CatalogueEntry(
         "positions-wrong",
         "bug",
-        "The positions that are added to the tokens are the same for all tokens of a sequence, because the table is cut "
-        "to the number of sequences, or one row is chosen by the number of tokens; the sines and cosines of a table have "
-        "different frequencies; or distances are computed for a part that is not given them.",
+        "The positions that are added to the tokens are the same for all tokens of a sequence, because the table is "
+        "cut to the number of sequences, or one row is chosen by the number of tokens; the sines and cosines of a "
+        "table have different frequencies; or distances are computed for a part that is not given them.",
         "The rows that are added to the tokens of one sequence are compared with each other, with those of another "
         "sequence, and with those of a shorter one. The squares of a sine and its cosine must sum to 1.",
         "Take one row for each token: x + table[:, : x.size(1)] for x (B, T, C), x + table[: x.size(0)] for (T, B, C).",
@@ -427,8 +427,8 @@ _STATE = (
     CatalogueEntry(
         "stale-state",
         "bug",
-        "A call leaves state behind that changes the next call: a cached mask, a table, a global variable, a mask of the "
-        "caller's that it has changed in place.",
+        "A call leaves state behind that changes the next call: a cached mask, a table, a global variable, a mask of "
+        "the caller's that it has changed in place.",
         "After a run on other inputs, the output differs from a fresh module's, or a mask differs from a copy of it.",
         "Compute the state from the inputs of each call, or store it under everything that it depends on: length, "
         "dtype, device.",
@@ -438,7 +438,8 @@ _STATE = (
         "bug",
         "forward() reads a name, an attribute or a method that nothing defines. It fails, if only on a line that few "
         "calls reach, or it uses a global tensor that is left over in the file.",
-        "A NameError, a recorded step that reads a global tensor, or a line whose names neither the file nor PyTorch has.",
+        "A NameError, a recorded step that reads a global tensor, or a line whose names neither the file nor PyTorch "
+        "has.",
         "Use the local variable: the scores that forward() computes, not those of an earlier experiment.",
     ),
     CatalogueEntry(
@@ -504,8 +505,8 @@ _NUMBERS = (
         "bug",
         "The module raises an exception on ordinary input, with another option of its own, in bfloat16, or without an "
         "argument that is None by default and that the code compares with None.",
-        "The exception, and the line of the module that raised it, or two branches that build one layer with its widths "
-        "in two orders.",
+        "The exception, and the line of the module that raised it, or two branches that build one layer with its "
+        "widths in two orders.",
         "See the exception.",
     ),
 )
