@@ -46,15 +46,14 @@ def half_precision(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     code = own_text(evidence.subject.callee)
     meant = None if AUTOCAST in code else FOR_HALF.search(code)
+    if meant is None:
+        yield Fact("bfloat16", "does not run, because tensors of float32 meet those of the tokens")
+        return
     yield Finding(
         "crashes",
-        "suspicious" if meant is None else "bug",
-        f"With bfloat16 tokens and parameters the target raises {describe_exception(error)}"
-        + (
-            ""
-            if meant is None
-            else f"; its code, which has {meant.group()!r}, is meant for several dtypes."
-        ),
+        "bug",
+        f"With bfloat16 tokens and parameters the target raises {describe_exception(error)}; its code, which has "
+        f"{meant.group()!r}, is meant for several dtypes.",
         "B = {}, T = {}, bfloat16".format(*inputs.sizes),
         raising_line(error),
         "Give each tensor that a call makes the dtype of the tokens, as in weights.to(value.dtype).",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -36,24 +37,18 @@ OF_SCORES: re.Pattern[str] = re.compile(r"score|logit|sim|energy|energies|dots|r
 @probe("weights-wrong")
 def returned_weights(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Ask for the weights. The output must stay the same, and no scores may come in their place."""
+    yield from islice(_findings(evidence), 1)
+
+
+def _findings(evidence: Evidence) -> Iterator[Finding]:
+    yield from _scores(evidence, evidence.baseline, "")
     subject, inputs = evidence.subject, evidence.inputs
-    runs: dict[str, Observation] = {"": evidence.baseline}
-    given = subject.arguments(inputs)
     for name, value in {} if draws_noise(evidence) else _flags(evidence).items():
-        run = attempt(
-            lambda it={**given, name: not value}: subject.record_call(
-                it, inputs, open_attention=True
-            )
-        )
+        given = {**subject.arguments(inputs), name: not value}
+        run = attempt(lambda it=given: subject.record_call(it, inputs, open_attention=True))
         if isinstance(run, Observation):
-            runs[f"{name}={not value}"] = run
-    for setting, run in runs.items():
-        finding = (setting and _another_output(evidence, setting, run)) or _scores(
-            evidence, setting, run
-        )
-        if finding:
-            yield finding
-            return
+            yield from _another_output(evidence, given, run, f"{name}={not value}")
+            yield from _scores(evidence, run, f"{name}={not value}")
 
 
 def _flags(evidence: Evidence) -> Mapping[str, bool]:
@@ -66,58 +61,47 @@ def _flags(evidence: Evidence) -> Mapping[str, bool]:
     }
 
 
-def _another_output(evidence: Evidence, setting: str, run: Observation) -> Finding | None:
-    """Return a finding if the output is another one."""
+def _another_output(
+    evidence: Evidence, given: Mapping[str, Any], run: Observation, setting: str
+) -> Iterator[Finding]:
+    """Report that a call which asks for the weights has another output."""
     own, other = evidence.baseline.output, run.output
     if own.shape != other.shape or not (own.isfinite().all() and other.isfinite().all()):
-        return None
-    if _is_random(evidence, setting, run):
-        return None
+        return
+    again = attempt(lambda: evidence.subject.fresh(seed=1).call(given, run.inputs))
+    if not isinstance(again, Tensor) or differing_entries(again.detach(), other).any():
+        return  # the output is random
     distance = ((own - other).abs().max() / own.abs().max().clamp(min=1e-12)).item()
-    if distance <= ROUNDING:
-        return None
-    attentions = find_attentions(run)
-    step = (attentions[-1].softmax_step or attentions[-1].scores_step) if attentions else None
-    return Finding(
-        "weights-wrong",
-        "bug",
-        f"With {setting} the output itself differs, by {distance:.2g} of its largest entry, though only the weights "
-        "are asked for.",
-        f"B = {run.inputs.sizes[0]}, T = {run.inputs.sizes[1]}, {setting}",
-        SourceLine.of(step) or last_return(evidence.subject.target.forward),
-        "Compute the same scores, with the same scale and mask, whether the weights are returned or not.",
-    )
+    if distance > ROUNDING:
+        attentions = find_attentions(run)
+        step = (attentions[-1].softmax_step or attentions[-1].scores_step) if attentions else None
+        yield Finding(
+            "weights-wrong",
+            "bug",
+            f"With {setting} the output itself differs, by {distance:.2g} of its largest entry, though only the "
+            "weights are asked for.",
+            "B = {}, T = {}, {}".format(*run.inputs.sizes, setting),
+            SourceLine.of(step) or last_return(evidence.subject.target.forward),
+            "Compute the same scores, with the same scale and mask, whether the weights are returned or not.",
+        )
 
 
-def _is_random(evidence: Evidence, setting: str, run: Observation) -> bool:
-    """Check whether another seed changes the output with the weights."""
-    subject = evidence.subject.fresh(seed=1)
-    name, _, value = setting.partition("=")
-    arguments: dict[str, Any] = {**subject.arguments(run.inputs), name: value == "True"}
-    again = attempt(lambda: subject.call(arguments, run.inputs))
-    return not isinstance(again, Tensor) or bool(
-        differing_entries(again.detach(), run.output).any()
-    )
-
-
-def _scores(evidence: Evidence, setting: str, run: Observation) -> Finding | None:
-    """Return a finding if scores are returned where the code speaks of weights."""
+def _scores(evidence: Evidence, run: Observation, setting: str) -> Iterator[Finding]:
+    """Report scores that are returned where the code speaks of weights."""
     attentions = find_attentions(run)
     returned = last_return(evidence.subject.target.forward)
     if len(attentions) != 1 or returned is None or attentions[0].fused:
-        return None
-    (attention,) = attentions
+        return
     named = variables_read(returned.file, returned.line)
     meant = [setting.partition("=")[0], *named]
-    if any(OF_SCORES.search(it) for it in meant) or not any(
-        OF_WEIGHTS.search(it) or "att" in it for it in meant
-    ):
-        return None
+    of_weights = any(OF_WEIGHTS.search(it) or "att" in it for it in meant)
+    if not of_weights or any(OF_SCORES.search(it) for it in meant):
+        return
     result: list[object] = pytree.tree_leaves(run.trace.result)
     for tensor in (it for it in result if isinstance(it, Tensor) and it.dim() > 2):
-        what = _as_scores(tensor.detach(), attention)
+        what = _as_scores(tensor.detach(), attentions[0])
         if what:
-            return Finding(
+            yield Finding(
                 "weights-wrong",
                 "bug" if any(OF_WEIGHTS.search(it) for it in named) else "suspicious",
                 f"The call returns the {what}, whose rows do not sum to 1, and not the weights.",
@@ -125,7 +109,6 @@ def _scores(evidence: Evidence, setting: str, run: Observation) -> Finding | Non
                 returned,
                 "Return what the softmax returns.",
             )
-    return None
 
 
 def _as_scores(tensor: Tensor, attention: RecordedAttention) -> str:

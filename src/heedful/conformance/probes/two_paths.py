@@ -52,17 +52,6 @@ class _Call:
     rows: tuple[slice | list[int], ...] = ()
     mask: MaskArgument | None = None
 
-    def in_each_dtype(self, subject: Subject) -> Iterator[Subject]:
-        """Yield a subject that gives the mask as a Boolean one, and one that gives numbers to add to the scores."""
-        for dtype in (torch.bool, subject.dtype) if self.mask is not None else ():
-            padding, attention_mask = (
-                replace(it, dtype=dtype) if it is self.mask and it is not None else it
-                for it in (subject.padding, subject.attention_mask)
-            )
-            yield replace(subject, padding=padding, attention_mask=attention_mask)
-        if self.mask is None:
-            yield subject
-
 
 @probe("weights-wrong", "mask-unused", "causal-alignment")
 def two_paths(evidence: Evidence) -> Iterator[Finding | Fact]:
@@ -71,10 +60,10 @@ def two_paths(evidence: Evidence) -> Iterator[Finding | Fact]:
     for path, name in () if subject.module is None else _switches(subject.module):
         other = _switched(subject, path, name)
         for call in _calls(evidence):
-            pairs = zip(call.in_each_dtype(subject), call.in_each_dtype(other), strict=True)
+            pairs = zip(*(_in_each_dtype(it, call.mask) for it in (subject, other)), strict=True)
             compared = [it for pair in pairs if (it := _compared(call, pair)) is not None]
-            if compared and min(compared)[0] > ROUNDING:
-                distance, place = min(compared)
+            distance, place = min(compared, key=lambda it: it[0], default=(0.0, None))
+            if distance > ROUNDING:
                 yield Finding(
                     call.name,
                     "bug",
@@ -85,6 +74,15 @@ def two_paths(evidence: Evidence) -> Iterator[Finding | Fact]:
                     f"Give fused attention the scale, the mask and the causality of the code without {name}.",
                 )
                 return
+
+
+def _in_each_dtype(subject: Subject, mask: MaskArgument | None) -> list[Subject]:
+    """Return a subject that gives a mask as a Boolean one, and one that gives numbers to add to the scores."""
+    if mask is None:
+        return [subject]
+    of = "padding" if mask is subject.padding else "attention_mask"
+    dtypes = (torch.bool, subject.dtype)
+    return [replace(subject, **{of: replace(mask, dtype=dtype)}) for dtype in dtypes]
 
 
 def _compared(call: _Call, pair: tuple[Subject, Subject]) -> tuple[float, SourceLine] | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain, islice
 from types import FunctionType
 
 import torch
@@ -33,13 +34,13 @@ SIMILARITY = 0.85  # difflib's ratio: "tranpose" and "transpose" have 0.94
 @probe("undefined-or-global-name")
 def undefined_attributes(evidence: Evidence) -> Iterator[Finding]:
     """Search for a method that tensors do not have, an attribute that nothing makes, a variable without a value."""
-    subject = evidence.subject
-    found = (
-        *_misspelt_methods(with_functions_called(own_functions_of(subject.callee))),
-        *_missing_attributes(subject.module),
-        *_unassigned(with_functions_called(own_functions_of(subject.callee))),
+    functions = list(with_functions_called(own_functions_of(evidence.subject.callee)))
+    found = chain(
+        _misspelt_methods(functions),
+        _missing_attributes(evidence.subject.module),
+        _unassigned(functions),
     )
-    yield from found[:1]
+    yield from islice(found, 1)
 
 
 def _finding(said: str, error: str, place: SourceLine, remedy: str) -> Finding:
@@ -47,7 +48,7 @@ def _finding(said: str, error: str, place: SourceLine, remedy: str) -> Finding:
     return Finding("undefined-or-global-name", "bug", proof, ANY_CALL, place, remedy)
 
 
-def _misspelt_methods(functions: Iterator[FunctionType]) -> Iterator[Finding]:
+def _misspelt_methods(functions: Iterable[FunctionType]) -> Iterator[Finding]:
     """Yield a finding on each method that no tensor has, but for one letter, and that the file does not define."""
     for function in functions:
         source = parsed(function)
@@ -121,7 +122,7 @@ def _missing_attributes(module: nn.Module | None) -> Iterator[Finding]:
                             )
 
 
-def _unassigned(functions: Iterator[FunctionType]) -> Iterator[Finding]:
+def _unassigned(functions: Iterable[FunctionType]) -> Iterator[Finding]:
     """Yield a finding on each variable whose only assignment reads it: `x = self.pool(x)`, without any other x."""
     for function in functions:
         source = parsed(function)
