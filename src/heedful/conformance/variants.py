@@ -1,8 +1,8 @@
 """Check a class again with another argument of its constructor, where the default kept something from being checked.
 
 That is a flag, also one of a configuration, or a text that kept lines from running, a size that is off by
-default (a window, a soft cap, the number of key heads) or a window that is wider than every sequence of the check, or a
-choice with which the class cannot be called.
+default (a window, a soft cap, the number of key heads), the class of a norm that is None by default, or a window that
+is wider than every sequence of the check, or a choice with which the class cannot be called.
 """
 
 from __future__ import annotations

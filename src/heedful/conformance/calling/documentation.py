@@ -30,9 +30,8 @@ SHAPE_BEHIND: re.Pattern[str] = re.compile(
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
-OF_AXES: re.Pattern[str] = re.compile(
-    r"(\w+) is (\w+(?:, \w+){2,})$"
-)  # "x is batch, channels, time"
+OF_AXES: re.Pattern[str] = re.compile(r"(\w+) is (\w+(?:, \w+){2,})$")
+"""A comment that gives the axes of a parameter: "x is batch, channels, time"."""
 UNUSED_ON_PURPOSE: tuple[str, ...] = (
     *("unused", "not used", "ignored", "compatib", "no effect", "for api", "del {name}"),
 )

@@ -57,9 +57,8 @@ ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
 }  # fmt: skip
 
 Value = Any
-OF_PAIRS: re.Pattern[str] = re.compile(
-    "[ B]?TT $"
-)  # a documented shape: features for each pair of tokens
+OF_PAIRS: re.Pattern[str] = re.compile("[ B]?TT $")
+"""A documented shape: features for each pair of tokens."""
 ONE_VECTOR = "B "  # a documented shape: one vector for each sequence
 ONE_ROW = "B1 "  # a documented shape: one vector for each sequence, on an axis of its own
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.chain import SOFTMAXES
@@ -22,11 +23,12 @@ from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     VIEWS,
     ancestors,
+    behind_views,
     read_by,
     steps_from_tokens,
 )
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.observation import Observation, tensor_of
+from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.target_source import prose_about
 from heedful.observation import Source, Step
 
@@ -56,6 +58,21 @@ def describe_weights(evidence: Evidence, attention: RecordedAttention) -> str:
         return "several softmaxes, combined by trained numbers: a differential attention?"
     if _are_squares(evidence, attention):
         return "squared for variances, beside the weights themselves"
+    factor = _factor_given(evidence, attention)
+    return f"multiplied by {factor}, which each call gives" if factor else ""
+
+
+def _factor_given(evidence: Evidence, attention: RecordedAttention) -> str:
+    """Return the argument that multiplies the weights by other numbers than those of a mask; "" if none does."""
+    run, tokens = evidence.baseline, evidence.subject.convention.names
+    for source in _read_after_softmax(attention):
+        given = behind_views(run.trace.steps, source)
+        value = value_of(run, given)
+        named_so = any(it in given.name.lower() for it in MASK_WORDS)
+        if given.kind != "input" or named_so or given.name in tokens or value is None:
+            continue
+        if value.is_floating_point() and not ((value == 0) | (value == 1)).all():
+            return given.name
     return ""
 
 

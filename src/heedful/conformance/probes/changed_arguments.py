@@ -23,10 +23,11 @@ ASSIGNING = ("setitem", "iadd", "isub", "imul", "iand", "ior", "ixor", "itruediv
 @probe("stale-state")
 def changed_arguments(evidence: Evidence) -> Iterator[Finding]:
     """Give each mask, and compare it with a copy after the call. The next call may be given the same tensor."""
-    subject, (B, T) = padded_subject(evidence) or evidence.subject, evidence.inputs.sizes
+    padded, (B, T) = padded_subject(evidence), evidence.inputs.sizes
+    subject = padded or evidence.subject
     masks: list[tuple[str, dict[str, Tensor]]] = []
-    if subject.padding is not None and len(real := real_tokens(evidence, "right")) == B:
-        masks.append((subject.padding.name, {"keep": real}))
+    if padded is not None and padded.padding is not None:
+        masks.append((padded.padding.name, {"keep": real_tokens(evidence, "right")}))
     if subject.attention_mask is not None:
         masks.append((subject.attention_mask.name, {"attend": torch.ones(T, T).tril().bool()}))
     for name, mask in masks:

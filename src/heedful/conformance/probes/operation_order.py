@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import ParsedSource, parsed
+from heedful.conformance.recording.source import ParsedSource, SourceLine, parsed
 from heedful.conformance.recording.target_source import own_functions_of, with_functions_called
 from heedful.conformance.reporting.finding import ANY_CALL, Finding
 
@@ -42,7 +42,7 @@ def _rounded_exponents(source: ParsedSource, call: ast.Call) -> Iterator[Finding
                     f"`/ {parts[0]} // {parts[1]}` divides twice and rounds the quotient itself down, so that the "
                     "frequencies do not fall from 1 to 1/10000.",
                     ANY_CALL,
-                    source.line_of(_statement_of(source, node)),
+                    SourceLine.at(source.file, node.lineno),
                     f"Divide by ({parts[0]} // {parts[1]}).",
                 )
 
@@ -58,7 +58,7 @@ def _cancelled_sums(source: ParsedSource, call: ast.Call) -> Iterator[Finding]:
             "The mask hides the tokens whose entries sum to 0. Those of a real token may cancel, so that it is hidden: "
             "the absolute value is taken of the sum, and not of the entries.",
             ANY_CALL,
-            source.line_of(_statement_of(source, call)),
+            SourceLine.at(source.file, call.lineno),
             "Take the absolute values first: x.abs().sum(-1) != 0.",
         )
 
@@ -77,9 +77,3 @@ def _argument(call: ast.Call) -> ast.Call | None:
     if isinstance(call.func, ast.Attribute):
         candidates.append(call.func.value)
     return next((it for it in candidates if isinstance(it, ast.Call)), None)
-
-
-def _statement_of(source: ParsedSource, node: ast.expr) -> ast.stmt:
-    """Return the innermost statement that an expression is a part of."""
-    around = [it for it in source.statements() if any(within is node for within in ast.walk(it))]
-    return around[-1]

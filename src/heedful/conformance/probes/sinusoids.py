@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -56,7 +57,9 @@ def _tables(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for path, part in module.named_modules():
         held = {**vars(part), **part._buffers, **part._parameters}
         for name, value in held.items():
-            if isinstance(value, Tensor) and value.is_floating_point() and not value.is_meta:
+            if not isinstance(value, Tensor) or is_lazy(value) or value.is_meta:
+                continue
+            if value.is_floating_point():
                 table = value.detach().squeeze()
                 if table.dim() == 2 and len(table) > 2 and table.shape[1] > 2:
                     yield f"{path}.{name}".strip("."), table

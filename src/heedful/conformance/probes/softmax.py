@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import describe_other_designs
 from heedful.conformance.evidence.chain import SOFTMAXES
@@ -24,10 +23,8 @@ from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.dataflow import (
     DIVISIONS,
     EXPONENTIALS,
-    MULTIPLICATIONS,
     PRODUCTS,
     ancestors,
-    behind_views,
     is_discrete,
     parameter_names,
     steps_from_projection,
@@ -181,21 +178,7 @@ def _design(evidence: Evidence, attention: RecordedAttention, finding: Finding) 
         applied * applied.shape[-1], attention.scores
     ):
         return "divided by the number of keys, as in non-local networks (Wang et al. 2018)"
-    factor = _factor_given(evidence.baseline, attention)
-    if factor:
-        return f"multiplied by {factor}, which each call gives"
     return describe_weights(evidence, attention)
-
-
-def _factor_given(run: Observation, attention: RecordedAttention) -> str:
-    """Return the argument, of another name than a mask's, that multiplies the weights; "" if none does."""
-    steps, softmax = run.trace.steps, attention.softmax_step
-    behind = [it for it in attention.chain if softmax is not None and it.index > softmax.index]
-    for step in (it for it in behind if it.operation in MULTIPLICATIONS):
-        for source in (behind_views(steps, it) for it in step.inputs):
-            if source.kind == "input" and not any(it in source.name for it in MASK_WORDS):
-                return source.name
-    return ""
 
 
 def has_sink(attention: RecordedAttention) -> bool:

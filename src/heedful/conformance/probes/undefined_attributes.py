@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, islice
 from types import FunctionType
 
@@ -83,7 +83,7 @@ def _method_meant(name: str) -> str:
     return next(iter(same_ends), "")
 
 
-@cache
+@lru_cache(maxsize=256)  # as many as sources are kept
 def _names_made(source: ParsedSource) -> frozenset[str]:
     """Return the names of functions, attributes, arguments and texts of a file, and those that it imports."""
     names: set[str] = set()
