@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conformance.preloaded import run_preloaded
 from heedful.cli import app
 from heedful.conformance import own_process
 from heedful.conformance.grading import command
@@ -50,9 +49,8 @@ OPTIONS = ["--entry", "Attention", "--with", "quux=3", "--time", "20"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Create an empty folder of submissions; processes start from one that has imported torch."""
+    """Create an empty folder of submissions."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_process, "_run", run_preloaded)
     (tmp_path / "class").mkdir()
     return tmp_path / "class"
 

@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance.hostile import ENDLESS, HOSTILE, SOUND, Hostile
-from conformance.preloaded import run_preloaded
 from heedful.cli import app
 from heedful.conformance import own_process
 
@@ -34,7 +33,6 @@ def answer_of(hostile: Hostile, folder: Path, *options: str) -> tuple[int, str, 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: ascii(hostile.name))
 def test_a_hostile_target_gets_the_answer_of_the_checker(hostile, tmp_path, monkeypatch):
-    monkeypatch.setattr(own_process, "_run", run_preloaded)
     monkeypatch.setattr(own_process, "SECONDS", 20.0)
     if hostile in ENDLESS:
         monkeypatch.setattr(own_process, "SECONDS", 3.0)
