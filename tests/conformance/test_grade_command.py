@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner
 
 from heedful.cli import app
-from heedful.conformance import own_process
 from heedful.conformance.grading import command
 from heedful.conformance.grading.grade import Grade, graded
 from heedful.conformance.grading.submissions import Submission, find_submissions

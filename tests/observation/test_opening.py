@@ -224,6 +224,21 @@ def test_it_can_be_left_closed():
     assert not trace.remarks
 
 
+def test_positions_with_which_a_mask_computes_are_no_steps_unless_it_holds_a_tensor():
+    query = draw(2, 2, T, D)
+
+    def attend(query, mask):
+        return attention(query, query, query, mask=mask, kernel="reference")
+
+    def padded(query, lengths):
+        return attend(query, Padding(lengths))
+
+    causal = record(attend, query, Causal(), open_attention=False)
+    assert not {"arange", "clamp", "broadcast_tensors"} & {step.operation for step in causal}
+    steps = record(padded, query, torch.tensor([3, T]), open_attention=False)
+    assert "lengths" in {source.name for step in steps for source in step.inputs}
+
+
 def test_errors_are_those_of_the_call():
     query = draw(1, 2, T, D)
     with pytest.raises(heedful.ArgumentError, match="scale"):

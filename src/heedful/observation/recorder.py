@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,7 @@ from heedful.modes import operation_by_operation, unnoticed
 from heedful.observation.call_arguments import call_leaves
 from heedful.observation.opening import FusedCall
 from heedful.observation.reachable import ReachableTensors
+from heedful.observation.source_location import is_position_arithmetic
 from heedful.observation.step_names import TupleItem
 from heedful.observation.trace import Trace
 from heedful.observation.trace_builder import CallOutput, Limits, TorchCall, TraceBuilder
@@ -139,21 +140,24 @@ class _RecordingMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name, keywords = _torch_name(func), kwargs or {}
+        name, keywords, frame = _torch_name(func), kwargs or {}, sys._getframe(1)
         if name in METADATA or _is_plain_property(func):
             return func(*args, **keywords)
         # The bookkeeping must be visible neither to an outer recording nor to the handlers of tensor subclasses.
         with torch._C.DisableTorchFunction():
             inputs = [leaf for leaf in call_leaves(args, keywords) if isinstance(leaf, Tensor)]
+            of_positions = is_position_arithmetic(frame) and not self._builder.knows_any(inputs)
             versions = [_version(tensor) for tensor in inputs]
             fused = FusedCall.seen(func, args, keywords) if self._open_attention else None
         result = func(*args, **keywords)
-        with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        if of_positions:
+            return result
+        with torch._C.DisableTorchFunction(), _outside_inference_mode(), torch.no_grad():
             written = list(_written(name, inputs, versions))
             outputs = [] if name in NOT_COMPUTED else list(_outputs(result, written))
             opened = None if fused is None else fused.opened(result, self._builder.room)
             call = TorchCall(_operation(name), args, keywords, inputs, written, outputs, opened)
-            self._builder.add(call, sys._getframe(1))
+            self._builder.add(call, frame)
         return result
 
     def __exit__(
@@ -167,6 +171,11 @@ class _RecordingMode(TorchFunctionMode):
         if exc_val is not None:
             exc_val.add_note(f"heedful.record: {self._builder.describe_last_step()}")
             _hide_own_frames(exc_tb)
+
+
+def _outside_inference_mode() -> AbstractContextManager[Any]:
+    """Return a context in which tensors are made that count the writes to them."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def _hide_own_frames(traceback: TracebackType | None) -> None:

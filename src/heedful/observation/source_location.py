@@ -21,11 +21,14 @@ OWN_LIBRARIES: frozenset[str] = frozenset(
         "integrations",
         "intervals",
         "kernels",
+        "lazy",
         "masks",
         "problem",
         "summaries",
     )
 )
+# These compute with the positions of queries and keys alone, unless a mask holds a tensor.
+POSITION_MODULES: tuple[str, ...] = ("heedful.intervals", "heedful.masks")
 MODULE_CALL_FUNCTIONS: frozenset[str] = frozenset({"_call_impl", "_wrapped_call_impl"})
 OWN_PACKAGE: str = __name__.rpartition(".")[0]
 
@@ -103,6 +106,13 @@ def find_location(frame: FrameType | None, boundary: CodeType) -> SourceLocation
             callee = frame
         frame = frame.f_back
     return None if torch_module is None else _locate(*torch_module)
+
+
+def is_position_arithmetic(frame: FrameType | None) -> bool:
+    """Check whether a frame, or the one that called torch's code, computes with positions as heedful's masks do."""
+    while frame is not None and _module_name(frame).startswith("torch."):
+        frame = frame.f_back
+    return frame is not None and _module_name(frame).startswith(POSITION_MODULES)
 
 
 def frames_outward(frame: FrameType | None, boundary: CodeType) -> Iterator[FrameType]:

@@ -220,6 +220,7 @@ def _variable(destination: _Destination, context: CallContext) -> str | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def _target_text(target: ast.AST, item: TupleItem | None = None) -> str | None:
     """Return a target's text: "scores", "weights" for `self.weights`, "context[i]"; None for several targets."""
     match target:

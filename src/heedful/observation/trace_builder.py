@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -53,8 +54,7 @@ class CallOutput(NamedTuple):
     tensor: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class TorchCall:
+class TorchCall(NamedTuple):
     """A torch call that has just returned.
 
     Attributes:
@@ -80,14 +80,14 @@ class TorchCall:
         return any(output.tensor is tensor for output in self.outputs for tensor in self.written)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Draft:
-    """A step that later calls may still rename or mark as used."""
+    """A step that later calls may still rename or mark as used, before it is made of its fields."""
 
-    step: Step
+    fields: dict[str, Any]
     name: str
     liveness: TensorLiveness
-    used: bool
+    used: bool = False
 
 
 @dataclass
@@ -166,6 +166,10 @@ class TraceBuilder:
         """The number of entries, of four bytes each, that the limits leave for further values."""
         return min(self._limits.max_elements, self._bytes_left // 4)
 
+    def knows_any(self, tensors: Iterable[Tensor]) -> bool:
+        """Check whether a tensor was given to the recorded callable, or is the result of a step."""
+        return any(map(self._origins.is_known, tensors))
+
     def finish(self) -> None:
         """Assign the last names, and release the frames that were inspected."""
         self._name_assigned_variables()
@@ -176,36 +180,36 @@ class TraceBuilder:
         if not self._drafts:
             return "No step was recorded before this."
         draft = self._drafts[-1]
-        step = draft.step
+        index, operation, file, line = itemgetter("index", "operation", "file", "line")(draft.fields)
         return (
-            f"The last step recorded before this is {step.index}, {draft.name!r} "
-            f"({step.operation} at {step.file}:{step.line})."
+            f"The last step recorded before this is {index}, {draft.name!r} "
+            f"({operation} at {file}:{line})."
         )
 
     def build(self, result: object) -> Trace:
         """Return the trace of a callable that has returned `result`."""
-        named = [Source("step", draft.name, draft.step.index) for draft in self._drafts]
+        named = [Source("step", draft.name, index) for index, draft in enumerate(self._drafts)]
 
         def with_name(leaf: object) -> object:
             if isinstance(leaf, Source) and leaf.step is not None:
                 return named[leaf.step]
             return leaf
 
-        roles = roles_of([draft.step for draft in self._drafts])
-        steps = tuple(
-            replace(
-                draft.step,
-                name=draft.name,
-                inputs=mapped(with_name, draft.step.inputs),
-                arguments=mapped(with_name, draft.step.arguments),
-                keywords=mapped_keywords(with_name, draft.step.keywords),
-                product=mapped(with_name, draft.step.product),
-                unused=not (draft.used or draft.liveness.is_alive()),
-                role=roles.get(draft.step.index, draft.step.role),
-            )
-            for draft in self._drafts
-        )
-        return Trace(steps, result, self._dropped_steps)
+        def step_of(draft: _Draft) -> Step:
+            fields = draft.fields
+            fields["name"] = draft.name
+            fields["unused"] = not (draft.used or draft.liveness.is_alive())
+            fields["inputs"] = mapped(with_name, fields["inputs"])
+            fields["arguments"] = mapped(with_name, fields["arguments"])
+            fields["keywords"] = mapped_keywords(with_name, fields["keywords"])
+            if "product" in fields:
+                fields["product"] = mapped(with_name, fields["product"])
+            return Step(**fields)
+
+        steps = [step_of(draft) for draft in self._drafts]
+        for index, role in roles_of(steps).items():
+            steps[index] = replace(steps[index], role=role)
+        return Trace(tuple(steps), result, self._dropped_steps)
 
     # --- steps ---
 
@@ -219,26 +223,23 @@ class TraceBuilder:
         self, call: TorchCall, names: list[StepName], common_fields: dict[str, Any]
     ) -> None:
         first = len(self._drafts)
-        for output, name in zip(call.outputs, names, strict=True):
+        for index, (output, name) in enumerate(zip(call.outputs, names, strict=True), first):
             tensor = output.tensor
-            step = Step(
-                index=len(self._drafts),
-                name="",
-                shape=_shape(tensor),
-                dtype=tensor.dtype,
-                value=self._value(tensor),
-                call=first,
-                unused=True,
+            fields = {
                 **common_fields,
-            )
-            liveness = TensorLiveness(tensor, in_place=call.in_place)
+                "index": index,
+                "shape": _shape(tensor),
+                "dtype": tensor.dtype,
+                "value": self._value(tensor),
+                "call": first,
+            }
+            liveness = TensorLiveness(tensor, in_place=common_fields["in_place"])
             # A result leaves a function transform as another tensor, created where no call is intercepted.
-            used = is_functorch_wrapped_tensor(tensor)
-            draft = _Draft(step, name.text, liveness, used)
+            draft = _Draft(fields, name.text, liveness, used=is_functorch_wrapped_tensor(tensor))
             self._drafts.append(draft)
             if self._line_call is not None and name.direct:
                 self._line_call.named.append(draft)
-            self._origins.set_origin(tensor, Source("step", "", step.index))
+            self._origins.set_origin(tensor, Source("step", "", index))
         for tensor in call.written:
             discarded = self._origins.add_write(tensor, first)
             if discarded is not None:  # its readers can no longer be determined
@@ -254,22 +255,20 @@ class TraceBuilder:
             self._mark_used(found)
         call = TorchCall(opened.operation, opened.arguments, {}, tensors, [], [])
         index, summary = len(self._drafts), opened.summary
-        step = Step(
-            index=index,
-            name="",
-            shape=_shape(opened.tensor) if summary is None else summary.shape,
-            dtype=opened.tensor.dtype,
-            value=self._value(opened.tensor) if summary is None else summary,
-            call=index,
-            unused=True,
-            role="" if "·" in opened.name else opened.name,
-            beside=True,
-            remark=BESIDE,
-            **{**self._common_fields(call, location, sources), "module": fields["module"]},
-        )
-        self._drafts.append(
-            _Draft(step, opened.name, TensorLiveness(opened.tensor, in_place=False), used=False)
-        )
+        own = {
+            **self._common_fields(call, location, sources),
+            "index": index,
+            "module": fields["module"],
+            "shape": _shape(opened.tensor) if summary is None else summary.shape,
+            "dtype": opened.tensor.dtype,
+            "value": self._value(opened.tensor) if summary is None else summary,
+            "call": index,
+            "role": "" if "·" in opened.name else opened.name,
+            "beside": True,
+            "remark": BESIDE,
+        }
+        liveness = TensorLiveness(opened.tensor, in_place=False)
+        self._drafts.append(_Draft(own, opened.name, liveness))
         self._origins.set_origin(opened.tensor, Source("step", "", index))
 
     def _note_context(
@@ -277,7 +276,7 @@ class TraceBuilder:
     ) -> None:
         product = tuple(self._sources(tensor, location)[-1] for tensor in opened.product)
         self._mark_used(product)
-        draft.step = replace(draft.step, product=product, remark=opened.remark, role="context")
+        draft.fields.update(product=product, remark=opened.remark, role="context")
 
     def _common_fields(
         self,
@@ -336,7 +335,7 @@ class TraceBuilder:
     ) -> list[StepName]:
         if self._line_call is not None and same_line_call:
             for draft in self._line_call.named:
-                draft.name = intermediate_name(draft.name, draft.step.operation)
+                draft.name = intermediate_name(draft.name, draft.fields["operation"])
             self._line_call.named = []
         elif location is not None:
             self._line_call = _LineCall(location, first_step=len(self._drafts))
