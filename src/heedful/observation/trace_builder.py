@@ -180,7 +180,9 @@ class TraceBuilder:
         if not self._drafts:
             return "No step was recorded before this."
         draft = self._drafts[-1]
-        index, operation, file, line = itemgetter("index", "operation", "file", "line")(draft.fields)
+        index, operation, file, line = itemgetter("index", "operation", "file", "line")(
+            draft.fields
+        )
         return (
             f"The last step recorded before this is {index}, {draft.name!r} "
             f"({operation} at {file}:{line})."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ from heedful.conformance.calling.further_axes import with_further_axes
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
-from heedful.conformance.calling.layouts import likely_layouts
+from heedful.conformance.calling.layouts import documented_axes, likely_layouts
 from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.omitted_arguments import omitted_argument, unbound_by_default
 from heedful.conformance.calling.one_query import with_one_query
@@ -57,6 +57,7 @@ from heedful.observation import Trace
 TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 WINDOWED_LENGTHS = (WINDOW**2, (2 * WINDOW) ** 2)  # squares that the conventional window divides
+DOCUMENTED_LAYOUTS = {"BT ": "(B, T, C)", "TB ": "(T, B, C)"}
 POOLED = (
     "(B, T, C)",
     "(T, B, C)",
@@ -168,8 +169,19 @@ def _of_one_sequence(target: Target, failures: list[FailedCall], limit: TimeLimi
     alone = [*causes][:MAX_ALONE]
     caller = first_that_works(target, alone, failures, limit) if alone else None
     if caller is not None and likely_layouts(target.callee).declared:
-        raise TargetError(target.name) from causes[replace(caller.convention, guessed=False)]
+        raise TargetError(target.name) from _cause_like(caller.convention, causes)
     return caller
+
+
+def _cause_like(
+    convention: CallingConvention, causes: Mapping[CallingConvention, BaseException]
+) -> BaseException:
+    """Return why the convention most like another one failed, of whose constants the search may have changed some."""
+
+    def equal_fields(other: CallingConvention) -> int:
+        return sum(getattr(other, it.name) == getattr(convention, it.name) for it in fields(other))
+
+    return causes[max(causes, key=equal_fields)]
 
 
 def _given_what_is_asked_for(
@@ -222,6 +234,7 @@ def first_that_works(
         limit: The time limit of the search.
     """
     before = len(failures)
+    conventions = [it for it in conventions if not it.guessed or _is_as_documented(target, it)]
     double = _first_in(torch.float64, target, conventions, failures, limit)
     if double is not None:
         caller, trace = double
@@ -233,6 +246,13 @@ def first_that_works(
     single = _first_in(torch.float32, target, conventions, failures, limit)
     works = single or double
     return None if works is None else works[0]
+
+
+def _is_as_documented(target: Target, convention: CallingConvention) -> bool:
+    """Check that the docstring gives the tokens no other layout."""
+    said = {*documented_axes(target.callee, next(iter(convention.names), ""))}
+    layouts = {layout for axes, layout in DOCUMENTED_LAYOUTS.items() if axes in said}
+    return not layouts or convention.layout in layouts
 
 
 def _not_misshapen(

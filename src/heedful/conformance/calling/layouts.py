@@ -189,6 +189,8 @@ def _documented_axis(text: str) -> str:
         return text
     if DISTANCES.search(text):
         return DISTANCE_AXIS
+    if re.fullmatch(r"\w+( ?\+ ?\w+)+", text):  # mlen + qlen: the tokens of a memory and its own
+        return "T" if "T" in map(_documented_axis, text.split("+")) else " "
     words = re.findall(r"[a-z]+", text)
     plain = re.sub(r"_?\d$", "", text)  # T_1
     known = next((axis for axis, names_ in names.AXES.items() if {text, plain} & {*names_}), "")

@@ -1,7 +1,8 @@
-"""What a recording of a call with a mask tells of the mask's form: whether it is read as 1 and 0, and its axes."""
+"""What recordings and code tell of the form of a mask: whether it is read as 1 and 0, or as a list, and its axes."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.target import Target
 from heedful.conformance.recording.dataflow import VIEWS
+from heedful.conformance.recording.source import names_in, nodes_of
 
 TRUTHS = ("eq", "ne", "logical_not", "invert", "bool", "masked_fill", "masked_fill_")
 DIFFERENCES = ("sub", "rsub")
@@ -37,6 +40,22 @@ def is_read_as_truth(caller: Caller, arguments: Mapping[str, Any], name: str) ->
         if step.operation in VIEWS:
             same.add(step.index)
     return False
+
+
+def is_read_as_list(target: Target, name: str) -> bool:
+    """Check whether a target's own code asks for the number of an argument's entries, and takes them one by one."""
+    counted = listed = False
+    for node in nodes_of(target.forward):
+        match node:
+            case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=given)]) if given == name:
+                counted = True
+            case ast.For(iter=ast.Name(id=given)) if given == name:
+                listed = True
+            case ast.For(iter=ast.Call(func=ast.Name(id="enumerate" | "zip"), args=[*given])) if (
+                name in names_in(given)
+            ):
+                listed = True
+    return counted and listed
 
 
 def axes_of_scores(caller: Caller, arguments: Mapping[str, Any]) -> int:

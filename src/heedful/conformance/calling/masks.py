@@ -28,13 +28,18 @@ from heedful.conformance.calling.mask_forms import (
     Masks,
     mask_tensor,
 )
-from heedful.conformance.calling.mask_traces import axes_of_scores, is_read_as_truth
+from heedful.conformance.calling.mask_traces import (
+    axes_of_scores,
+    is_read_as_list,
+    is_read_as_truth,
+)
 from heedful.conformance.calling.names import Names
 from heedful.conformance.calling.polarity import (
     documented_polarity,
     is_documented_as_additive,
     suggests_real_tokens,
 )
+from heedful.conformance.calling.position_argument import find_positions
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.calling.roles import OfMemory
 from heedful.conformance.calling.target import is_from_torch
@@ -45,7 +50,6 @@ from heedful.conformance.recording.inputs import Inputs
 from heedful.observation.leaves import leaves_of
 
 TOKENS, SEQUENCES = 5, 3  # unlike the numbers of heads that masks are broadcast over
-POSITIONS = 4  # tokens on which position arguments are tried
 MAX_UNKNOWN = 2  # arguments of unknown names that are tried as masks
 FAINT = 1e-2  # the largest share of a hidden token's effect that an imperfect mask may leave
 SIMILAR = 1.05  # what leaves no more than this times the smallest share is as good, and the likelier form is taken
@@ -85,7 +89,9 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
         return by_name
     by_word = (*said_to_be_masks(caller), *_masks_within(caller))
     said = _first_fitting(caller, _candidates(caller, by_word, PADDING_FORMS))
-    is_mask = said is not None and (said.effective or said.declared is not None)
+    is_mask = said is not None and (
+        said.effective or said.declared is not None or _is_truth(caller, said)
+    )
     return said if is_mask else None
 
 
@@ -205,7 +211,15 @@ def _first_hiding(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskArg
     """Return the first argument that hides a token completely, which no other kind of argument does."""
     trials = (_trial(caller, candidate) for candidate in candidates)
     hiding = (it.argument for it in trials if it is not None and it.argument.hides)
-    return next((argument for argument in hiding if argument.effective), None)
+    effective = (it for it in hiding if it.effective)
+    return next(
+        (it for it in effective if not (it.dtype.is_floating_point and _is_truth(caller, it))), None
+    )
+
+
+def _is_truth(caller: Caller, argument: MaskArgument) -> bool:
+    """Check whether the code takes 1 and 0 from a mask, which is then not added as it is."""
+    return is_read_as_truth(caller, _with_mask(caller, argument), argument.name)
 
 
 def _distinct(padding: MaskArgument | None, attention: MaskArgument | None) -> Masks:
@@ -215,25 +229,6 @@ def _distinct(padding: MaskArgument | None, attention: MaskArgument | None) -> M
     if padding.effective == attention.effective:
         return Masks(padding, attention)
     return Masks(padding=padding) if padding.effective else Masks(attention_mask=attention)
-
-
-def find_positions(caller: Caller) -> str | None:
-    """Return the argument that takes a position per token, such that 0, 1, 2, … change nothing."""
-    inputs = caller.draw(2 if caller.batched else 1, POSITIONS)
-    B, T = inputs.sizes
-    for name in (name for name in names.POSITION_IDS if name in caller.parameters):
-        with torch.no_grad():
-            plain = caller.arguments(inputs)
-            counted = plain | {name: torch.arange(T).repeat(B, 1)}
-            default, output = (
-                attempt(lambda given=given: caller.call(given, inputs))
-                for given in (plain, counted)
-            )
-        if not isinstance(default, Tensor) or not isinstance(output, Tensor):
-            continue
-        if not differing_entries(default, output).any():
-            return name
-    return None
 
 
 def _candidates(caller: Caller, known: Names, forms: Sequence[str]) -> Iterator[MaskArgument]:
@@ -280,11 +275,13 @@ def _usual_polarity(caller: Caller, name: str) -> bool | None:
 def _among(caller: Caller, known: Names) -> Iterator[str]:
     """Yield the arguments of known names, and the leaves within an example's arguments whose keys are such names.
 
-    An argument that is annotated as a text names a kind of mask, as "subsequent" does, and takes none.
+    An argument that is annotated as a text names a kind of mask, as "subsequent" does, and takes none; one whose
+    entries the code takes one by one holds numbers.
     """
     annotations = {name: it.annotation for name, it in caller.target.parameters.items()}
     for name in known:
-        if name in caller.parameters and not _is_text(annotations.get(name)):
+        is_tensor = not _is_text(annotations.get(name)) and not is_read_as_list(caller.target, name)
+        if name in caller.parameters and is_tensor:
             yield name
         word_for = caller.convention.word_for
         yield from (leaf for leaf in caller.convention.leaves if word_for(leaf) == name)
@@ -375,9 +372,7 @@ def _first_fitting(caller: Caller, candidates: Iterable[MaskArgument]) -> MaskAr
 
     for candidate in candidates:
         same = [it.argument for it in running if it.argument.name == candidate.name][:1]
-        if candidate.dtype.is_floating_point and any(
-            is_read_as_truth(caller, _with_mask(caller, it), it.name) for it in same
-        ):
+        if candidate.dtype.is_floating_point and any(_is_truth(caller, it) for it in same):
             continue
         trial = _trial(caller, candidate)
         if trial is None or (trial.argument.effective and adds_axes(candidate)):

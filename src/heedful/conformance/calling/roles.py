@@ -59,6 +59,9 @@ ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
 Value = Any
 OF_PAIRS: re.Pattern[str] = re.compile("[ B]?TT $")
 """A documented shape: features for each pair of tokens."""
+TOKENS_FIRST = (
+    "T1 "  # a documented shape: a vector for each token, the same for all sequences behind it
+)
 ONE_VECTOR = "B "  # a documented shape: one vector for each sequence
 ONE_ROW = "B1 "  # a documented shape: one vector for each sequence, on an axis of its own
 
@@ -88,7 +91,8 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if "positions" in suggested and documented is None and is_projected(target, name):
         yield from position_vectors(target.module)
     if "positions" in suggested and documented == 3:
-        yield from map(_embeddings, _input_widths(target.module))
+        made = _rows_of_embeddings if shape == TOKENS_FIRST else _embeddings
+        yield from map(made, _input_widths(target.module))
     roles = ("tokens", "none") if OF_TOKENS.search(name.lower()) else (*suggested, *ROLES)
     for role in dict.fromkeys(roles):
         for value, axes in _values_in(role, name, target.module, head_size):
@@ -209,6 +213,13 @@ def _embeddings(width: int) -> PositionTable:
         return _table(MOST_TOKENS, width)[:T].to(dtype).repeat(B, 1, 1)
 
     return PositionTable(constant)
+
+
+def _rows_of_embeddings(width: int) -> PositionTable:
+    """Return the same table as (T, 1, width)."""
+    return PositionTable(
+        lambda B, T, dtype: _table(MOST_TOKENS, width)[:T, None].to(dtype), axis=-3
+    )
 
 
 coordinates: Callable[..., Tensor] = _embeddings(3)

@@ -342,16 +342,23 @@ def _side_of_queries(
 
 
 def _in_last_shape(value: object, later: Sequence[Step]) -> object:
-    """Return a tensor of the chain in the shape that later steps give it, if these only view it or keep its shape."""
+    """Return a tensor of the chain in the shape that later steps give it, if these only view it or keep its shape.
+
+    They may also permute its axes, but for an exchange of the last two.
+    """
     if not isinstance(value, Tensor):
         return value
-    shape = tuple(value.shape)
+    made, shape = value, tuple(value.shape)
     for step in later:
-        reorders = step.operation in (*TRANSPOSING, *REORDERING)
-        if reorders or (tuple(step.shape) != shape and step.operation not in RESHAPING):
+        permutes = step.operation == "permute" and not _permutes_last(step)
+        if permutes and made.numel() == prod(shape) and len(shape) == len(step.shape):
+            made = made.reshape(shape).permute(_axes_of_permute(step))
+        elif step.operation in (*TRANSPOSING, *REORDERING) or (
+            tuple(step.shape) != shape and step.operation not in RESHAPING
+        ):
             return value
         shape = tuple(step.shape)
-    return value.reshape(shape) if value.numel() == prod(shape) else value
+    return made.reshape(shape) if made.numel() == prod(shape) else value
 
 
 def _transpositions(steps: Iterable[Step]) -> int:
@@ -360,12 +367,14 @@ def _transpositions(steps: Iterable[Step]) -> int:
 
 def _permutes_last(step: Step) -> bool:
     """Check whether a step is a permute that only exchanges the last two axes."""
-    axes = [
-        it for it in _flattened((*step.arguments, *step.keywords.values())) if isinstance(it, int)
-    ]
     n = len(step.shape)
-    exchanged = [*range(n - 2), n - 1, n - 2]
-    return step.operation == "permute" and [axis % n for axis in axes] == exchanged
+    return step.operation == "permute" and _axes_of_permute(step) == [*range(n - 2), n - 1, n - 2]
+
+
+def _axes_of_permute(step: Step) -> list[int]:
+    """Return the order into which a permute brings axes."""
+    arguments = _flattened((*step.arguments, *step.keywords.values()))
+    return [axis % len(step.shape) for axis in arguments if isinstance(axis, int)]
 
 
 def _queries_and_keys(scores: Product, queries: int, tokens: int) -> tuple[Tensor, Tensor] | None:

@@ -58,7 +58,7 @@ def _stored_under_queries(evidence: Evidence) -> Finding | None:
     has_keys = any(role_of(own_name(it)) == "key" for it in parameter_names(steps))
     for step in steps:
         operands = operands_of(step)
-        if step.operation not in PRODUCTS or len(operands) != 2 or T in step.shape[-2:]:
+        if step.operation not in PRODUCTS or len(operands) != 2 or T in step.shape:
             continue
         behind = [[steps[it] for it in steps_behind(steps, operand)] for operand in operands]
         roles = [

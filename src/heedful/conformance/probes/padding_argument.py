@@ -21,6 +21,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.evidence.lost_masks import line_leaving_before_masks
 from heedful.conformance.evidence.masking import unused_masking
+from heedful.conformance.probes.mask_fill import LIKE_SCORES
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
     line_applying_argument,
@@ -30,19 +31,21 @@ from heedful.conformance.probes.padded_batch import (
     real_tokens,
 )
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.weighting_causes import scaling_step
 from heedful.conformance.recording.assignments import (
     compared_for_nothing,
     left_unused,
     overwriting,
 )
 from heedful.conformance.recording.conditions import unmet_conditions
+from heedful.conformance.recording.dataflow import steps_from_argument
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import (
     call_forgetting,
     call_given_another,
     call_omitting,
 )
-from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.recording.target_source import prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -50,7 +53,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 HIDE_BY_LENGTHS = "Make a mask of it, torch.arange(T) < lengths[:, None], and hide the other tokens in every attention."
 
 
-@probe("mask-unused", "mask-inverted")
+@probe("mask-unused", "mask-inverted", "mask-fill-too-small")
 def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Hide tokens with the padding argument. The output must change, as the argument's name promises."""
     subject = padded_subject(evidence)
@@ -59,7 +62,10 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     argument = subject.padding
     yield Fact("padding mask", f"{argument.name} {argument.form}, {_polarity(argument)}")
     observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
-    if not padding_has_effect(evidence, subject):
+    weak = _adding_too_little(observation, argument.name)
+    if not padding_has_effect(evidence, subject) and weak is not None:
+        yield weak
+    elif not padding_has_effect(evidence, subject):
         unused = (
             left_unused(subject.target.forward, argument.name) if argument.form == LENGTHS else None
         )
@@ -109,6 +115,22 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
             describe_sizes(evidence),
             line,
         )
+
+
+def _adding_too_little(observation: Observation, name: str) -> Finding | None:
+    """Report a small number, such as −1e−9, that multiplies a mask which is added to the scores."""
+    from_mask = steps_from_argument(observation.trace.steps, name)
+    for attention in find_attentions(observation):
+        for step in attention.chain:
+            scaling = scaling_step(observation, attention.chain, step)
+            added = None if scaling is None else tensor_of(scaling)
+            if scaling is None or added is None or scaling.index not in from_mask:
+                continue
+            lowest = added.min().item()
+            if LIKE_SCORES > -lowest > 0:
+                proof = f"The scores of hidden keys are lowered by only {-lowest:.3g}, which hides none of them."
+                return Finding("mask-fill-too-small", "bug", proof, "", SourceLine.of(scaling))
+    return None
 
 
 def _hides_zeros(line: SourceLine, argument: MaskArgument) -> bool:

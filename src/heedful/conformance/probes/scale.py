@@ -312,14 +312,15 @@ def _share_a_projection(paths: Sequence[Sequence[Step]]) -> bool:
 
 
 def _keys_are_values(observation: Observation, attention: RecordedAttention) -> bool:
-    """Check whether one tensor, which does not hold the queries, holds the keys and the values.
+    """Check whether one tensor holds the keys and the values.
 
-    It holds the plain tokens of one argument, or those that a decoder reads with one query a step.
+    It holds the plain tokens of one argument, which may be the queries, too, or those that a decoder reads with one
+    query a step.
     """
     sources = (attention.query_source, attention.key_source, attention.value_source)
     query, key, value = (behind_views(observation.trace.steps, it) for it in sources)
     is_step = attention.query.shape[1] == 1 < attention.key.shape[1]
-    return key == value != query and (key.kind == "input" or is_step)
+    return key == value and (key.kind == "input" or (key != query and is_step))
 
 
 def _is_one_plain_query(paths: Sequence[Sequence[Step]], attention: RecordedAttention) -> bool:

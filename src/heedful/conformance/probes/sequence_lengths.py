@@ -26,6 +26,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.noise import draws_noise
 from heedful.conformance.probes.divergence import first_divergent_step
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, tensor_of
@@ -111,7 +112,7 @@ def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
     if not any(torch.equal(it, it.tril()) or torch.equal(it, it.triu()) for it in tables):
         return
     error = attempt(lambda: evidence.subject.run(evidence.inputs.tokens(0, T - 1)))
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) and not is_refusal(error):
         yield Finding(
             "length-dependent",
             "bug",
@@ -275,14 +276,29 @@ def _compare_prefixes(
         (shorter, longer) if disagreements[shorter] > disagreements[longer] else (longer, shorter)
     )
     distance = (outputs[longer][:, :shorter] - outputs[shorter]).abs().max()
-    runs = (evidence.subject.record(inputs.tokens(0, n)) for n in (wrong, right))
+    runs = [evidence.subject.record(inputs.tokens(0, n)) for n in (wrong, right)]
+    step = first_divergent_step(*runs)
+    if step is not None and _counts_from_the_end(runs[0], step):
+        return None
     return Finding(
         "length-dependent",
         "bug",
         f"The first {shorter} outputs for {longer} tokens differ from the outputs for these {shorter} tokens alone by "
         f"{distance:.3g}, although with {evidence.inputs.sizes[1]} tokens no output depends on later ones.",
         f"T = {shorter} and T = {longer}",
-        SourceLine.of(first_divergent_step(*runs)),
+        SourceLine.of(step),
+    )
+
+
+def _counts_from_the_end(observation: Observation, step: Step) -> bool:
+    """Check whether a step depends on the positions T − 1, …, 1, 0, by which the last token is always the same."""
+    T = observation.inputs.sizes[1]
+    counted, steps = torch.arange(T - 1, -1, -1), observation.trace.steps
+    tensors = (tensor_of(steps[index]) for index in ancestors(steps, step))
+    return any(
+        it.dtype == torch.int64 and it.shape[-1:] == (T,) and bool((it == counted).all())
+        for it in tensors
+        if it is not None and T > 1
     )
 
 

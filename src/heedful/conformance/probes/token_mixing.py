@@ -74,7 +74,9 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
         context = ignored[-1].context_step
         overwriting = line_overwriting_result(evidence.subject.module, context)
         place = overwriting or SourceLine.of(context)
-    yield Finding("attention-ignored", "bug", proof, f"T = {T}", place)
+    is_guess = evidence.subject.convention.guessed and not influence.any() and not ignored
+    level = "suspicious" if is_guess else "bug"  # what was taken for the tokens may be none
+    yield Finding("attention-ignored", level, proof, f"T = {T}", place)
 
 
 def _step_summing_apart(evidence: Evidence) -> Step | None:
