@@ -22,6 +22,7 @@ NEXT_ENTRY: re.Pattern[str] = re.compile(
 # An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: ` or `name (type): `,
 # unlike a title.
 ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*( \([^)]*\))?:( |$))")
+DASH: re.Pattern[str] = re.compile(r"(\w+) +[-–—]+ ")  # "mask - where keys are hidden"
 TITLE: re.Pattern[str] = re.compile(r"\s*\w+:\s*$")  # "params:", above entries
 SHAPE_BELOW: re.Pattern[str] = re.compile(r"\s*[-*] [(\[]")  # "- (batch, length)", below an entry
 SHAPE_BEHIND: re.Pattern[str] = re.compile(
@@ -107,7 +108,10 @@ def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:
     """
     said: dict[str, str] = {}
     for line in docstring_lines(target):
-        name, _, text = entry_of(line).partition(":")
+        entry = entry_of(line)
+        dashed = DASH.match(entry)
+        named = entry if dashed is None else f"{dashed[1]}:{entry[dashed.end() :]}"
+        name, _, text = named.partition(":")
         shape = SHAPE_BEHIND.match(name)
         said.setdefault(name.split(" ")[0].strip(" `*"), text if shape is None else shape[1] + text)
     for name, text in _stated(target):

@@ -73,6 +73,7 @@ TRUE_KEEPS: Mapping[str, bool] = {
 CACHES: Names = (
     *("past_key_values", "past_key_value", "past_kv", "layer_past", "kv_cache", "cache", "past"),
     *("caches", "kv_caches", "past_kvs", "prev_kv", "cached_kv", "layer_cache"),
+    *("past_key_value_state", "past_key_value_states", "past_kv_state", "past_kv_states"),
 )
 CACHE_PAIRS: tuple[tuple[str, str], ...] = (
     *(("k_cache", "v_cache"), ("cache_k", "cache_v"), ("key_cache", "value_cache")),

@@ -134,7 +134,10 @@ def _is_kept_and_called(cls: type, parameter: str, *, alone: bool = False) -> bo
         own = isinstance(value, ast.Name) and value.id == parameter
         (kept if own else others).add(attribute)
     calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    called = {it.attr for it in calls if isinstance(it, ast.Attribute)} & kept
+    of_self = (
+        it for it in calls if isinstance(it, ast.Attribute) and ast.unparse(it.value) == "self"
+    )
+    called = {it.attr for it in of_self} & kept
     return bool(called - others if alone else called)
 
 

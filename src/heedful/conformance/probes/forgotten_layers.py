@@ -1,4 +1,4 @@
-"""Find layers that a module is built with and never calls: norms of queries and keys, and heads left out by a loop."""
+"""Find what a module is built with and never uses: norms of queries and keys, heads left out by a loop, and tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from collections.abc import Iterator, Sequence, Set
 
 from torch import nn
 
-from heedful.conformance.probes.projection_names import parent_of, role_of
+from heedful.conformance.probes.projection_names import own_name, parent_of, role_of
 from heedful.conformance.recording.source import SourceLine, parsed, parsed_file
 from heedful.observation import Step
 
+OF_POSITIONS: re.Pattern[str] = re.compile(r"(^|_)(pos|rel)|position|relative")
+SETTING_UP = r"init|reset"  # functions that give parameters their first values
 LEAVING = (ast.If, ast.Break, ast.Continue, ast.Return)
 
 
 def never_called(module: nn.Module | None, read: Set[str]) -> Iterator[str]:
     """Yield parameters of layers that no step reads, beside others that are called.
 
-    They are norms of queries and keys, heads that a loop over all leaves out, and norms of an `nn.Sequential`.
+    They are norms of queries and keys, heads that a loop over all leaves out, and norms of an `nn.Sequential`. So are
+    trained tables of positions.
 
     Args:
         module: The outermost module.
@@ -28,6 +31,7 @@ def never_called(module: nn.Module | None, read: Set[str]) -> Iterator[str]:
         yield from _norms_without_a_reader(module, read)
         yield from _heads_left_out(module, read)
         yield from _norms_passed_over(module, read)
+        yield from _tables_without_a_reader(module, read)
 
 
 def line_leaving_out(
@@ -88,6 +92,18 @@ def _norms_passed_over(module: nn.Module, read: Set[str]) -> Iterator[str]:
                 yield from gains[:1] if not read & {*gains} else []
 
 
+def _tables_without_a_reader(module: nn.Module, read: Set[str]) -> Iterator[str]:
+    """Yield trained tables of positions, by their names, that code makes and perhaps initialises, and never reads."""
+    used = {parent_of(name) for name in read}
+    for path, part in module.named_modules():
+        own = part.named_parameters(path, recurse=False)
+        tables = (name for name, it in own if it.dim() > 1 and OF_POSITIONS.search(own_name(name)))
+        is_used = any(it == path or it.startswith(f"{path}.") for it in used) or not path
+        for name in tables if is_used else ():
+            if name not in read and not _is_read(part, own_name(name), beside=SETTING_UP):
+                yield name
+
+
 def _loop_over(module: nn.Module, path: str) -> SourceLine | None:
     """Return the first line of a loop that calls the parts of a list one by one, whatever the tokens are."""
     parent, _, name = path.rpartition(".")
@@ -101,14 +117,24 @@ def _loop_over(module: nn.Module, path: str) -> SourceLine | None:
     return None
 
 
-def _is_read(module: nn.Module, name: str) -> bool:
-    """Check whether a file of the module's classes reads an attribute, or has its name as a text."""
+def _is_read(module: nn.Module, name: str, *, beside: str = "$^") -> bool:
+    """Check whether a file of the module's classes reads an attribute, or has its name as a text.
+
+    Args:
+        module: The module.
+        name: The name of the attribute.
+        beside: A pattern of the names of functions that do not count.
+    """
     sources = (parsed(cls) for cls in type(module).__mro__ if cls is not nn.Module)
     files = (parsed_file(it.file) for it in sources if it is not None)
+    nodes = [node for file in files if file is not None for node in file.nodes]
+    functions = (
+        it for it in nodes if isinstance(it, ast.FunctionDef) and re.search(beside, it.name)
+    )
+    left_out = {node for function in functions for node in ast.walk(function)}
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load))
         or (isinstance(node, ast.Constant) and node.value == name)
-        for file in files
-        if file is not None
-        for node in file.nodes
+        for node in nodes
+        if node not in left_out
     )

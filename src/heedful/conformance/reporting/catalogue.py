@@ -304,9 +304,9 @@ _HEADS = (
     CatalogueEntry(
         "projection-unused",
         "bug",
-        "The output does not depend on one of the projections, or a pooling layer is never called. Often another "
-        "projection is used twice in its place.",
-        "Adding 1 to its parameter changes no output. No line reads the pooling layer.",
+        "The output does not depend on one of the projections or tables of positions, or a pooling layer is never "
+        "called. Often another projection is used twice in its place.",
+        "Adding 1 to its parameter changes no output. No line reads the pooling layer, or the table.",
         "Use each projection once: query from W_query, key from W_key, value from W_value, and out_proj at the end.",
     ),
 )
