@@ -88,6 +88,7 @@ repositories before they were checked. A class counts as blamed if a bug was rep
 | issue trackers: bugs within attention of 32 further projects, re-created | 32 | 11 | 5 of 32 | 12 of 32 |
 | issue trackers: bugs within attention of 32 more projects, re-created | 32 | 5 | 4 of 32 | 12 of 32 |
 | issue trackers: bugs within attention of yet 32 projects, re-created | 32 | 9 | 5 of 32 | 8 of 32 |
+| issue trackers: bugs within attention of the next 16 projects, re-created | 16 | 3 | 4 of 16 | 5 of 16 |
 | packages: 729 further ones, by many authors | 247 | 51 | 14 of 196 | not judged |
 | repositories: sound classes with unusual arguments, re-created | 35 | 12 | 1 of 23 | none |
 
@@ -188,6 +189,12 @@ prints these figures, either.
 | found by code search: the same, after the changes that the row before led to | 24 | 4 | 2 of 24 | 10 of 17 |
 | found by code search: speech, recommenders, series, language, teaching | 24 | 2 | 1 of 8 | 8 of 16 |
 | found by code search: images, video, points, graphs, robots | 24 | 3 | 2 of 8 | 7 of 16 |
+| found by code search: classes of small repositories, of all fields | 36 | 5 | 2 of 19 | 11 of 17 |
+
+After the changes that the last row led to, 13 of its 17 bugs are named, and one of its 19 sound classes is blamed: for
+a fill of -10,000 that a comment explains (mask-fill-too-small). In one class the check named a bug that its reader had
+not seen: queries with an axis too many, whose heads are merged with the batch. Of the issue trackers' next 16 bugs,
+7 are named since, and none of the fixed versions is blamed without reason.
 
 Of the first row, a docstring in Chinese about a mask, a ReLU on the scores of co-attention, and a function of Python
 used as a tensor (a bug that was not called one) are mended; a vector cut into heads whose rows are sequences

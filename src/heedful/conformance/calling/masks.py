@@ -89,10 +89,9 @@ def _find_padding(caller: Caller) -> MaskArgument | None:
         return by_name
     by_word = (*said_to_be_masks(caller), *_masks_within(caller))
     said = _first_fitting(caller, _candidates(caller, by_word, PADDING_FORMS))
-    is_mask = said is not None and (
-        said.effective or said.declared is not None or _is_truth(caller, said)
-    )
-    return said if is_mask else None
+    if said is None or said.effective or said.declared is not None:
+        return said
+    return None if said.dtype.is_floating_point or not _is_truth(caller, said) else said
 
 
 def _weak_masks(caller: Caller, found: Masks) -> tuple[MaskArgument, ...]:
