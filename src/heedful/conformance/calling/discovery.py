@@ -234,7 +234,7 @@ def first_that_works(
         limit: The time limit of the search.
     """
     before = len(failures)
-    conventions = [it for it in conventions if not it.guessed or _is_as_documented(target, it)]
+    conventions = _as_documented(target, conventions)
     double = _first_in(torch.float64, target, conventions, failures, limit)
     if double is not None:
         caller, trace = double
@@ -248,11 +248,19 @@ def first_that_works(
     return None if works is None else works[0]
 
 
-def _is_as_documented(target: Target, convention: CallingConvention) -> bool:
-    """Check that the docstring gives the tokens no other layout."""
-    said = {*documented_axes(target.callee, next(iter(convention.names), ""))}
-    layouts = {layout for axes, layout in DOCUMENTED_LAYOUTS.items() if axes in said}
-    return not layouts or convention.layout in layouts
+def _as_documented(
+    target: Target, conventions: Sequence[CallingConvention]
+) -> list[CallingConvention]:
+    """Return the conventions without guesses of another layout than the docstring gives the tokens."""
+    names_of_tokens = {it.names[0] for it in conventions if it.guessed and it.names}
+    said = {name: {*documented_axes(target.callee, name)} for name in names_of_tokens}
+
+    def fits(convention: CallingConvention) -> bool:
+        axes = said[convention.names[0]] if convention.guessed and convention.names else ()
+        layouts = [DOCUMENTED_LAYOUTS[it] for it in axes if it in DOCUMENTED_LAYOUTS]
+        return not layouts or convention.layout in layouts
+
+    return [it for it in conventions if fits(it)]
 
 
 def _not_misshapen(

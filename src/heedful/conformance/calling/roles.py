@@ -59,9 +59,7 @@ ROLES_OF_TYPES: Mapping[Any, tuple[str, ...]] = {
 Value = Any
 OF_PAIRS: re.Pattern[str] = re.compile("[ B]?TT $")
 """A documented shape: features for each pair of tokens."""
-TOKENS_FIRST = (
-    "T1 "  # a documented shape: a vector for each token, the same for all sequences behind it
-)
+TOKENS_FIRST = "T1 "  # a documented shape: one vector for each token of any sequence
 ONE_VECTOR = "B "  # a documented shape: one vector for each sequence
 ONE_ROW = "B1 "  # a documented shape: one vector for each sequence, on an axis of its own
 
