@@ -101,7 +101,10 @@ def _names_made(source: ParsedSource) -> frozenset[str]:
 
 
 def _missing_attributes(module: nn.Module | None) -> Iterator[Finding]:
-    """Yield a finding on each attribute that a module's classes read, and that it lacks and no file of them makes."""
+    """Yield a finding on each attribute that a module's classes read, and that it lacks and no file of them makes.
+
+    A class of another file is a framework's, which may give its attributes to modules from outside.
+    """
     for part in () if module is None else module.modules():
         classes = [it for it in type(part).__mro__ if not it.__module__.startswith("torch.")]
         if any("__getattr__" in vars(cls) for cls in classes):
@@ -109,7 +112,7 @@ def _missing_attributes(module: nn.Module | None) -> Iterator[Finding]:
         sources = [it for cls in classes if (it := parsed(cls)) is not None]
         files = [it for source in sources if (it := parsed_file(source.file)) is not None]
         made = frozenset[str]().union(*map(_names_made, files))
-        for source in sources:
+        for source in (it for it in sources if it.file == sources[0].file):
             for node in source.nodes:
                 match node:
                     case ast.Attribute(attr=name, ctx=ast.Load()) if is_own_attribute(node, name):
