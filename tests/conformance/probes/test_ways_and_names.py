@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attentions_with_caches import written
 
 from heedful import check
 from heedful.conformance.calling.loading import loaded
@@ -288,3 +289,36 @@ def test_the_bug_is_named_on_its_line_and_the_right_code_is_silent(case, tmp_pat
             assert line in found[0].place.source
         if not expected:
             assert not report.bugs
+
+
+FRAMEWORK = """from torch import nn
+
+
+class Layer(nn.Module):
+    def __call__(self, *args):
+        if len(args) > 9:
+            return self._checkpointed(super().__call__, *args)
+        return super().__call__(*args)
+"""
+OF_FRAMEWORK = """from framework_of_layers import Layer
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attention(Layer):
+    def __init__(self, dim=24):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, -1))
+"""
+
+
+def test_attributes_that_a_framework_gives_from_outside_are_not_missing(tmp_path, monkeypatch):
+    (tmp_path / "framework_of_layers.py").write_text(FRAMEWORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = FRAMEWORK + OF_FRAMEWORK.partition("\n")[2]
+    for code, expected in ((OF_FRAMEWORK, []), (own, ["undefined-or-global-name"])):
+        with written(tmp_path, code) as target:
+            assert [it.name for it in check(target).bugs] == expected
