@@ -304,6 +304,7 @@ def test_a_file_that_is_no_source_code(folder, make, message):
 # --- targets that end or hold up the process ---------------------------------------------------------
 
 
+@pytest.mark.usefixtures("as_users_start_it")
 def test_a_target_that_ends_the_process_is_an_error(folder):
     (folder / "ending.py").write_text("import os\n\nos._exit(0)\n")
     assert "ended the process with exit code 0" in error_of("ending.py:attend")
@@ -325,11 +326,13 @@ os._exit(0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the target reads /proc")
+@pytest.mark.usefixtures("as_users_start_it")
 def test_a_target_cannot_answer_in_the_place_of_the_checker(folder):
     (folder / "forging.py").write_text(FORGING)
     assert "without an answer" in error_of("forging.py:attend")
 
 
+@pytest.mark.usefixtures("as_users_start_it")
 def test_a_target_that_never_ends_is_an_error(folder, monkeypatch):
     monkeypatch.setattr("heedful.conformance.own_process.SECONDS", 8.0)
     (folder / "endless.py").write_text("while True:\n    pass\n")

@@ -71,6 +71,9 @@ def record(
     and the step of the call says by how much the kernel's output differs (`Step.beside`, `Step.remark`). Of more scores
     than the limits keep, only the rows of a sample of queries are computed.
 
+    The arithmetic with positions by which heedful's masks find the keys of a query is left out, unless the mask holds
+    a tensor that the callable was given, or made.
+
     Only the calling thread is recorded, and nothing within TorchScript. Code compiled by `torch.compile` runs eagerly
     while it is recorded, because its kernels have no source lines.
 

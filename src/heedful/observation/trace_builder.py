@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -179,13 +178,10 @@ class TraceBuilder:
         """Return a sentence about the last step, for the note on an exception."""
         if not self._drafts:
             return "No step was recorded before this."
-        draft = self._drafts[-1]
-        index, operation, file, line = itemgetter("index", "operation", "file", "line")(
-            draft.fields
-        )
+        name, of = self._drafts[-1].name, self._drafts[-1].fields
         return (
-            f"The last step recorded before this is {index}, {draft.name!r} "
-            f"({operation} at {file}:{line})."
+            f"The last step recorded before this is {of['index']}, {name!r} "
+            f"({of['operation']} at {of['file']}:{of['line']})."
         )
 
     def build(self, result: object) -> Trace:

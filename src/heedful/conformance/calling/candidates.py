@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 from typing import Any
@@ -31,7 +31,12 @@ from heedful.conformance.calling.convention import (
 )
 from heedful.conformance.calling.conventional import HEAD_SIZE, HEADS, WIDTH
 from heedful.conformance.calling.declared import attribute_of
-from heedful.conformance.calling.layouts import Layouts, documented_axes, likely_layouts
+from heedful.conformance.calling.layouts import (
+    Layouts,
+    documented_axes,
+    documented_layouts,
+    likely_layouts,
+)
 from heedful.conformance.calling.roles import (
     FEATURE_MAP,
     ONE_ROW,
@@ -78,6 +83,20 @@ def candidate_conventions(target: Target, causal: bool | None) -> Iterator[Calli
                     guessed=unknown or base.guessed,
                 )
     yield from _behind_pairs(target, layouts)
+
+
+def as_documented(
+    target: Target, conventions: Sequence[CallingConvention]
+) -> list[CallingConvention]:
+    """Return the conventions without guesses of another layout than the docstring gives the tokens."""
+    names_of_tokens = {it.names[0] for it in conventions if it.guessed and it.names}
+    said = {name: documented_layouts(target.callee, name) for name in names_of_tokens}
+
+    def fits(convention: CallingConvention) -> bool:
+        layouts = said[convention.names[0]] if convention.guessed and convention.names else ()
+        return not layouts or convention.layout in layouts
+
+    return [it for it in conventions if fits(it)]
 
 
 def _behind_pairs(target: Target, layouts: Layouts) -> Iterator[CallingConvention]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
-from heedful.conformance.calling.candidates import candidate_conventions
+from heedful.conformance.calling.candidates import as_documented, candidate_conventions
 from heedful.conformance.calling.convention import SIGNAL, CallingConvention, output_candidates
 from heedful.conformance.calling.conventional import WINDOW
 from heedful.conformance.calling.decoder_states import with_a_state
@@ -40,7 +40,7 @@ from heedful.conformance.calling.further_axes import with_further_axes
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
-from heedful.conformance.calling.layouts import documented_axes, likely_layouts
+from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.omitted_arguments import omitted_argument, unbound_by_default
 from heedful.conformance.calling.one_query import with_one_query
@@ -57,7 +57,6 @@ from heedful.observation import Trace
 TRIAL_SIZES = (3, 5)  # B and T
 IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 WINDOWED_LENGTHS = (WINDOW**2, (2 * WINDOW) ** 2)  # squares that the conventional window divides
-DOCUMENTED_LAYOUTS = {"BT ": "(B, T, C)", "TB ": "(T, B, C)"}
 POOLED = (
     "(B, T, C)",
     "(T, B, C)",
@@ -169,19 +168,12 @@ def _of_one_sequence(target: Target, failures: list[FailedCall], limit: TimeLimi
     alone = [*causes][:MAX_ALONE]
     caller = first_that_works(target, alone, failures, limit) if alone else None
     if caller is not None and likely_layouts(target.callee).declared:
-        raise TargetError(target.name) from _cause_like(caller.convention, causes)
+        likeliest = next(
+            iter(causes.values())
+        )  # the search may have changed constants of the convention
+        cause = causes.get(replace(caller.convention, guessed=False), likeliest)
+        raise TargetError(target.name) from cause
     return caller
-
-
-def _cause_like(
-    convention: CallingConvention, causes: Mapping[CallingConvention, BaseException]
-) -> BaseException:
-    """Return why the convention most like another one failed, of whose constants the search may have changed some."""
-
-    def equal_fields(other: CallingConvention) -> int:
-        return sum(getattr(other, it.name) == getattr(convention, it.name) for it in fields(other))
-
-    return causes[max(causes, key=equal_fields)]
 
 
 def _given_what_is_asked_for(
@@ -234,7 +226,7 @@ def first_that_works(
         limit: The time limit of the search.
     """
     before = len(failures)
-    conventions = _as_documented(target, conventions)
+    conventions = as_documented(target, conventions)
     double = _first_in(torch.float64, target, conventions, failures, limit)
     if double is not None:
         caller, trace = double
@@ -246,21 +238,6 @@ def first_that_works(
     single = _first_in(torch.float32, target, conventions, failures, limit)
     works = single or double
     return None if works is None else works[0]
-
-
-def _as_documented(
-    target: Target, conventions: Sequence[CallingConvention]
-) -> list[CallingConvention]:
-    """Return the conventions without guesses of another layout than the docstring gives the tokens."""
-    names_of_tokens = {it.names[0] for it in conventions if it.guessed and it.names}
-    said = {name: {*documented_axes(target.callee, name)} for name in names_of_tokens}
-
-    def fits(convention: CallingConvention) -> bool:
-        axes = said[convention.names[0]] if convention.guessed and convention.names else ()
-        layouts = [DOCUMENTED_LAYOUTS[it] for it in axes if it in DOCUMENTED_LAYOUTS]
-        return not layouts or convention.layout in layouts
-
-    return [it for it in conventions if fits(it)]
 
 
 def _not_misshapen(

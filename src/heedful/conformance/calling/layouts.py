@@ -26,6 +26,7 @@ DISTANCES: re.Pattern[str] = re.compile(r"\b2\s*\*?\s*(t|n|l|s|time|len|length|s
 DISTANCE_AXIS = "R"
 PATTERNS = ("einsum", "rearrange", "reduce", "repeat")  # functions whose patterns name axes
 CHANNELS_FIRST = "B T"  # such as (batch, features, time)
+LAYOUTS_BY_AXES: Mapping[str, str] = {"BT ": "(B, T, C)", "TB ": "(T, B, C)"}
 HEAD_LAYOUTS: Mapping[str, str] = {
     "BTH": "(B, T, H, D)",
     "BHT": "(B, H, T, D)",
@@ -171,6 +172,12 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
         if begins or (goes_on and line.strip()[:1] in ("(", "[")):
             yield from (_documented_shape(shape.split(",")) for shape in shapes)
         goes_on = begins and bool(argument) and not shapes and not line.rstrip().endswith(".")
+
+
+def documented_layouts(target: Callable[..., Any], argument: str) -> set[str]:
+    """Return the layouts, such as "(B, T, C)", of the sequences of vectors that docstrings give an argument."""
+    shapes = {*documented_axes(target, argument)}
+    return {layout for axes, layout in LAYOUTS_BY_AXES.items() if axes in shapes}
 
 
 def _documented_shape(parts: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from heedful.conformance.calling.conventional import DROPOUT
-from heedful.conformance.recording.source import nodes_of, texts_compared
+from heedful.conformance.recording.source import is_own_attribute, nodes_of, texts_compared
 
 ROTARY: re.Pattern[str] = re.compile(r"rope|rotary")
 """What a part is called that works on single heads, in lower case."""
@@ -134,10 +134,7 @@ def _is_kept_and_called(cls: type, parameter: str, *, alone: bool = False) -> bo
         own = isinstance(value, ast.Name) and value.id == parameter
         (kept if own else others).add(attribute)
     calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    of_self = (
-        it for it in calls if isinstance(it, ast.Attribute) and ast.unparse(it.value) == "self"
-    )
-    called = {it.attr for it in of_self} & kept
+    called = {attribute for it in calls for attribute in kept if is_own_attribute(it, attribute)}
     return bool(called - others if alone else called)
 
 

@@ -13,7 +13,8 @@ from heedful.conformance.recording.source import SourceLine, parsed, parsed_file
 from heedful.observation import Step
 
 OF_POSITIONS: re.Pattern[str] = re.compile(r"(^|_)(pos|rel)|position|relative")
-SETTING_UP = r"init|reset"  # functions that give parameters their first values
+SETTING_UP: re.Pattern[str] = re.compile(r"init|reset")
+"""Names of functions that give parameters their first values."""
 LEAVING = (ast.If, ast.Break, ast.Continue, ast.Return)
 
 
@@ -100,7 +101,7 @@ def _tables_without_a_reader(module: nn.Module, read: Set[str]) -> Iterator[str]
         tables = (name for name, it in own if it.dim() > 1 and OF_POSITIONS.search(own_name(name)))
         is_used = any(it == path or it.startswith(f"{path}.") for it in used) or not path
         for name in tables if is_used else ():
-            if name not in read and not _is_read(part, own_name(name), beside=SETTING_UP):
+            if name not in read and not _is_read(part, own_name(name), after_setup=True):
                 yield name
 
 
@@ -117,21 +118,20 @@ def _loop_over(module: nn.Module, path: str) -> SourceLine | None:
     return None
 
 
-def _is_read(module: nn.Module, name: str, *, beside: str = "$^") -> bool:
+def _is_read(module: nn.Module, name: str, *, after_setup: bool = False) -> bool:
     """Check whether a file of the module's classes reads an attribute, or has its name as a text.
 
     Args:
         module: The module.
         name: The name of the attribute.
-        beside: A pattern of the names of functions that do not count.
+        after_setup: Whether functions that give parameters their first values do not count.
     """
     sources = (parsed(cls) for cls in type(module).__mro__ if cls is not nn.Module)
     files = (parsed_file(it.file) for it in sources if it is not None)
     nodes = [node for file in files if file is not None for node in file.nodes]
-    functions = (
-        it for it in nodes if isinstance(it, ast.FunctionDef) and re.search(beside, it.name)
-    )
-    left_out = {node for function in functions for node in ast.walk(function)}
+    functions = (it for it in nodes if isinstance(it, ast.FunctionDef) and after_setup)
+    setup = (it for it in functions if SETTING_UP.search(it.name))
+    left_out = {node for function in setup for node in ast.walk(function)}
     return any(
         (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load))
         or (isinstance(node, ast.Constant) and node.value == name)

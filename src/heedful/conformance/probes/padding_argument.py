@@ -62,10 +62,11 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
     argument = subject.padding
     yield Fact("padding mask", f"{argument.name} {argument.form}, {_polarity(argument)}")
     observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
-    weak = _adding_too_little(observation, argument.name)
-    if not padding_has_effect(evidence, subject) and weak is not None:
+    has_effect = padding_has_effect(evidence, subject)
+    weak = None if has_effect else _adding_too_little(observation, argument.name)
+    if weak is not None:
         yield weak
-    elif not padding_has_effect(evidence, subject):
+    elif not has_effect:
         unused = (
             left_unused(subject.target.forward, argument.name) if argument.form == LENGTHS else None
         )
