@@ -89,6 +89,7 @@ repositories before they were checked. A class counts as blamed if a bug was rep
 | issue trackers: bugs within attention of 32 more projects, re-created | 32 | 5 | 4 of 32 | 12 of 32 |
 | issue trackers: bugs within attention of yet 32 projects, re-created | 32 | 9 | 5 of 32 | 8 of 32 |
 | issue trackers: bugs within attention of the next 16 projects, re-created | 16 | 3 | 4 of 16 | 5 of 16 |
+| issue trackers: bugs within attention of 24 projects after these, re-created | 24 | 9 | 5 of 24 | 5 of 24 |
 | packages: 729 further ones, by many authors | 247 | 51 | 14 of 196 | not judged |
 | repositories: sound classes with unusual arguments, re-created | 35 | 12 | 1 of 23 | none |
 
@@ -190,11 +191,18 @@ prints these figures, either.
 | found by code search: speech, recommenders, series, language, teaching | 24 | 2 | 1 of 8 | 8 of 16 |
 | found by code search: images, video, points, graphs, robots | 24 | 3 | 2 of 8 | 7 of 16 |
 | found by code search: classes of small repositories, of all fields | 36 | 5 | 2 of 19 | 11 of 17 |
+| found by code search: more classes of small repositories, of all fields | 31 | 6 | 3 of 15 | 7 of 16 |
 
-After the changes that the last row led to, 13 of its 17 bugs are named, and one of its 19 sound classes is blamed: for
-a fill of -10,000 that a comment explains (mask-fill-too-small). In one class the check named a bug that its reader had
-not seen: queries with an axis too many, whose heads are merged with the batch. Of the issue trackers' next 16 bugs,
-7 are named since, and none of the fixed versions is blamed without reason.
+After the changes that the row of 36 classes led to, 13 of its 17 bugs are named, and one of its 19 sound classes is
+blamed: for a fill of -10,000 that a comment explains (mask-fill-too-small). In one class the check named a bug that its
+reader had not seen: queries with an axis too many, whose heads are merged with the batch. Of the issue trackers' next
+16 bugs, 7 are named since, and none of the fixed versions is blamed without reason.
+
+After the changes that the last row led to, 8 of its 16 bugs are named, and a ninth is a suspicion; two of its 15 sound
+classes are blamed: for a table that the first call makes and that stays behind when the module is moved
+(table-not-a-buffer), and for a mask that fits one number of tokens (length-dependent). Of the issue trackers' 24 bugs,
+no further one is named since, and no fixed version is blamed. What is missed there takes another call than the check
+makes: a configuration, a cache of several heads, a list of scenes, or memories of an earlier segment.
 
 Of the first row, a docstring in Chinese about a mask, a ReLU on the scores of co-attention, and a function of Python
 used as a tensor (a bug that was not called one) are mended; a vector cut into heads whose rows are sequences

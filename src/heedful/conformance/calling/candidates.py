@@ -222,7 +222,7 @@ def _by_sizes(
         return
     vocabulary = _vocabulary(module)
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
-        yield from _of_ids(module, tokens, vocabulary, most)
+        yield from _of_ids(module, tokens, layouts, vocabulary, most)
     likely, unlikely = layouts.tokens
     signals = [SIGNAL] if layouts.signals else []
     maps = (*(IMAGES if layouts.images else ()), *(VIDEOS if layouts.videos else ()))
@@ -251,12 +251,14 @@ def _by_sizes(
 
 
 def _of_ids(
-    module: nn.Module, tokens: tuple[str, ...], vocabulary: int, most: int
+    module: nn.Module, tokens: tuple[str, ...], layouts: Layouts, vocabulary: int, most: int
 ) -> Iterator[CallingConvention]:
     """Yield conventions for ids, the translation among several tokens, beside vectors of a second sequence."""
     translated = (name for name in tokens if names.TRANSLATION.match(name))
     ids = tokens[0] if tokens[0] in names.TOKEN_IDS else next(translated, tokens[0])
     others = [name for name in tokens if name != ids]
+    if not others and layouts.declared and layouts.tokens[0] == "(T, B, C)":
+        yield CallingConvention("(T, B) ids", (ids,), (), vocabulary)
     if not others:
         yield CallingConvention("(B, T) ids", (ids,), (), vocabulary)
     for width in widths_of(module)[:most] if others else ():

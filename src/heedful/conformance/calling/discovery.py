@@ -307,7 +307,8 @@ def _is_doubtful(caller: Caller) -> bool:
 def _contradicts(caller: Caller) -> bool:
     """Check whether the target declares another layout."""
     layouts = likely_layouts(caller.target.callee)
-    return layouts.declared and caller.layout == layouts.tokens[1]
+    unlikely = layouts.tokens[1]
+    return layouts.declared and caller.layout in (unlikely, unlikely.replace(", C)", ") ids"))
 
 
 def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Caller, Trace] | None:

@@ -19,6 +19,7 @@ STATEMENT: re.Pattern[str] = re.compile(
 NEXT_ENTRY: re.Pattern[str] = re.compile(
     r"(?:(?<=[.)\]])|(?<=[)\]][,;]))\s+(?=\w+: )"  # on the same line
 )
+BARE_SHAPE: re.Pattern[str] = re.compile(r"(\w+: )([\w*+]+(?: [x×] [\w*+]+)+)")  # "x: B x T x C"
 # An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: ` or `name (type): `,
 # unlike a title.
 ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*( \([^)]*\))?:( |$))")
@@ -28,6 +29,7 @@ SHAPE_BELOW: re.Pattern[str] = re.compile(r"\s*[-*] [(\[]")  # "- (batch, length
 SHAPE_BEHIND: re.Pattern[str] = re.compile(
     r"\w+ +([(\[] *\w+ *,.*)"
 )  # "states [batch, dim]", without a colon
+OTHER_SCRIPT: re.Pattern[str] = re.compile(r"^[^\x00-\x7f]+(?=[A-Za-z_])")  # "输入x: (batch, dim)"
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
@@ -52,8 +54,12 @@ def docstring_lines(target: Callable[..., Any]) -> Iterator[str]:
 
 @kept
 def _docstring_lines(definition: Callable[..., Any]) -> list[str]:
-    entries = _entries(definition.__doc__ or "")
-    return [line for entry in entries for line in NEXT_ENTRY.split(entry)]
+    return [it for entry in _entries(definition.__doc__ or "") for it in _separate(entry)]
+
+
+def _separate(entry: str) -> list[str]:
+    """Return the entries on one line, with shapes in brackets: "x: B x T, mask: T x T" has two."""
+    return NEXT_ENTRY.split(BARE_SHAPE.sub(r"\1(\2)", entry))
 
 
 def _entries(docstring: str) -> list[str]:
@@ -90,13 +96,13 @@ def _comment_lines(function: Callable[..., Any]) -> list[str]:
         several = SEVERAL.match(comment)
         named = comment.partition(":")[0] if several is None else several[0]
         if mark == "#" and all(name.strip() in parameters for name in named.split(",")):
-            lines.append(comment)
+            lines += _separate(comment)
     return lines
 
 
 def entry_of(line: str) -> str:
-    """Return a line of a docstring without the marks that precede the name of an argument."""
-    return line.strip(" *-:`").removeprefix("param ")
+    """Return a line of a docstring without the marks, or words of another script, before the name of an argument."""
+    return OTHER_SCRIPT.sub("", line.strip(" *-:`").removeprefix("param "))
 
 
 def documented_arguments(target: Callable[..., Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -65,11 +65,13 @@ class Layouts(NamedTuple):
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
     """Return the layouts of a module or function, by its attributes and by the shapes that its source unpacks.
 
-    Whether a module takes (B, T, C) or (T, B, C) is decided by its own `batch_first`, then by its source
-    (`T, B, C = x.shape`), then by the shapes in its docstrings, then by the `batch_first` of a layer from torch.
+    Whether a module takes (B, T, C) or (T, B, C) is decided by its own `batch_first`, then by what its own docstring
+    says of its first argument, then by its source and that of its parts (`T, B, C = x.shape`), then by the shapes in
+    all their docstrings, then by the `batch_first` of a layer from torch.
     """
     own, inner = _declared_batch_first(target) if isinstance(target, nn.Module) else (True, None)
     shapes = [_axes(variables) for variables in _unpacked_shapes(target)]
+    of_first = [it[:2] for it in _axes_of_first_argument(target)]
     unpacked = (
         axes.startswith("B")
         for axes in shapes
@@ -78,7 +80,8 @@ def likely_layouts(target: Callable[..., Any]) -> Layouts:
     described = [*documented_axes(target)]
     documented = (axes.startswith("BT") for axes in described if axes[:2] in ("BT", "TB"))
     sequences_first = (True for axes in described if len(axes) == 3 and axes.startswith("B"))
-    found = (next(it, None) for it in (unpacked, documented, sequences_first))
+    said = (axes == "BT" for axes in of_first if axes in ("BT", "TB"))
+    found = (next(it, None) for it in (said, unpacked, documented, sequences_first))
     stated = (own, *found, _is_batch_read_first(target))
     evidence = (*stated, inner)
     batch_first = next((answer for answer in evidence if answer is not None), True)
@@ -165,8 +168,22 @@ def documented_axes(target: Callable[..., Any], argument: str = "") -> Iterator[
         target: A module or function.
         argument: The name of an argument, or a pattern of names, if only lines that begin with it count.
     """
+    yield from _axes_in((*docstring_lines(target), *comment_lines(target)), argument)
+
+
+def _axes_of_first_argument(target: Callable[..., Any]) -> Iterator[str]:
+    """Yield a letter per axis of each shape that the docstring of a target's own function gives its first argument."""
+    forward = target.forward if isinstance(target, nn.Module) else target
+    first = next(iter(inspect.signature(forward).parameters), "")
+    if first:
+        function = getattr(forward, "__func__", forward)
+        yield from _axes_in((*docstring_lines(function), *comment_lines(function)), first)
+
+
+def _axes_in(lines: Iterable[str], argument: str) -> Iterator[str]:
+    """Yield a letter per axis of each shape in lines, of all or of those that begin with an argument."""
     goes_on = False  # an entry whose shape is on the next line
-    for line in (*docstring_lines(target), *comment_lines(target)):
+    for line in lines:
         shapes = DOCUMENTED_SHAPE.findall(TIMES.sub(", ", line))
         begins = re.match(rf"{argument}(?!\w)" if argument else "", entry_of(line)) is not None
         if begins or (goes_on and line.strip()[:1] in ("(", "[")):

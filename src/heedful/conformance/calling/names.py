@@ -174,7 +174,10 @@ MLP_WIDTHS: Names = (
     *("d_ff", "ffn_dim", "intermediate_size", "dim_feedforward", "d_mlp", "mlp_dim"),
 )
 VOCABULARY_SIZES: Names = ("vocab_size", "n_vocab", "vocabulary", "num_embeddings")
-LAYERS: Names = ("num_layers", "n_layer", "n_layers", "depth", "num_hidden_layers", "layers")
+LAYERS: Names = (
+    *("num_layers", "n_layer", "n_layers", "depth", "num_hidden_layers", "layers"),
+    *("num_blocks", "n_blocks", "nb_layers"),
+)
 MAX_BATCHES: Names = ("max_batch_size", "max_batch", "batch_size", "cache_batch_size")
 LAYER_INDICES: Names = ("layer_idx", "layer_id")
 ROTARY_BASES: Names = ("rope_theta", "rope_base", "theta")
@@ -220,6 +223,7 @@ AXES: Mapping[str, Names] = {
             "src_len",
             "q_len",
             "qlen",
+            "klen",
             "tokens",
             "num_tokens",
             "n_tokens",

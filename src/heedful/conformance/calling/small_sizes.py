@@ -20,7 +20,7 @@ from heedful.conformance.calling.conventional import (
 LARGE = 1024  # a default width from which on a module is too large for a check
 MANY, LATENTS = 64, 11  # learned rows of a model that take long, and as many as suffice
 FEW = 4  # layers of such a module, enough for patterns such as "every second layer"
-HEAVY = 2**21  # the squared widths of all layers from which on it is too large, too
+HEAVY = 700_000  # the squared widths of all layers from which on it is too large, too
 
 LONG, SHORT = 4096, 128  # numbers of tokens whose square is too large for a check, and is not
 

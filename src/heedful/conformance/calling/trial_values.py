@@ -29,7 +29,7 @@ LAYERS_FIRST = "1BC"
 # Each letter of a shape is the size of an axis: C is any width of the target, D the number of distances between tokens,
 # F two frames.
 SHAPES: Mapping[str, tuple[str, ...]] = {
-    "vector": ("BTC", "B1C", "BC", "TBC", "1BC", "BCT", "BFTC", "BTTC", "BTT"),
+    "vector": ("BTC", "B1C", "BC", "TBC", "1BC", "BCT", "BTTC", "BTT", "BFTC"),
     "map": ("BCYX", "BYXC", "BCFYX", "BFCYX"),
     "table": ("TC", "1TC", "BDC", "1DC"),
     "mask": ("BT", "BT1", "B1T", "B11T", "BTT", "B1TT", "TT", "BYX"),
@@ -62,10 +62,11 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
     ranks = {len(axes) for axes in documented_axes(target.callee, name)}
     likely = [KINDS[role] for role in roles_by_name(name) if role in KINDS]
     likely = ["id", *likely] if _is_embedded(target, name) else likely
+    numbers = [] if "mask" in likely else ["number"]
     widths = _widths(target.module)
     values = [
         value
-        for kind in dict.fromkeys((*likely, *SHAPES, "number", "other"))
+        for kind in dict.fromkeys((*likely, *SHAPES, *numbers, "other"))
         for value in _of_kind(kind, name, target.module, grid, widths)
     ]
     if _takes_last(target, name):
@@ -134,7 +135,8 @@ def _widths(module: nn.Module) -> list[int]:
     """Return the numbers of features that a module may take, or that it may join with others to one of its widths."""
     known = list(dict.fromkeys((*widths_of(module)[: MAX_WIDTHS // 2], WIDTH)))
     rest = (a - b for a, b in permutations(known, 2) if a > b)
-    return list(dict.fromkeys((*known, *rest)))[:MAX_WIDTHS]
+    halves = (width // 2 for width in known if width % 2 == 0)
+    return list(dict.fromkeys((*known, *rest, *halves)))[:MAX_WIDTHS]
 
 
 def _parts(module: nn.Module, widths: Sequence[int]) -> list[int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import combinations, islice, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +31,7 @@ from heedful.observation.leaves import leaves_of
 
 SECONDS = 5.0  # the time limit of all trials
 SECONDS_OF_PAIRS = 0.5  # that of the changes of two arguments, with images of one size
+NUMBERS: re.Pattern[str] = re.compile(r"[\d, ]+")  # of a message that names shapes
 MAX_ARGUMENTS = 6
 MAX_CALLS = 8  # calls that run of which one may be understood
 
@@ -92,7 +95,8 @@ def _varies(convention: CallingConvention) -> bool:
 def _calls_that_run(target: Target, limit: TimeLimit) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls that run, the most likely first; none if the target takes too many.
 
-    From the calls that got furthest, one argument is exchanged, or one width in all of them, and at last two arguments.
+    From the calls that got furthest, one argument is exchanged, or one width or shape in all of them, and at last two
+    arguments.
 
     Raises:
         TargetError: A call gets to a line that reads a name or an attribute that exists nowhere.
@@ -105,38 +109,72 @@ def _calls_that_run(target: Target, limit: TimeLimit) -> Iterator[dict[str, Any]
         yield from _search(target, values, part)
 
 
+class _Waiting(NamedTuple):
+    """A choice of values whose changes are tried: first those whose call got furthest.
+
+    Attributes:
+        count: how many arguments a change exchanges.
+        reached: the lines that the call reached, negative.
+        chosen: the index of each argument's value.
+        changes: the changes that are not yet tried.
+    """
+
+    count: int
+    reached: tuple[int, ...]
+    chosen: tuple[int, ...]
+    changes: Iterator[tuple[int, ...]]
+
+
 def _search(
     target: Target, values: Sequence[Sequence[TrialValue]], limit: TimeLimit
 ) -> Iterator[dict[str, Any]]:
     """Yield the calls that run among those of the given values for each argument, and return a tensor for the batch."""
     callee, tried = target.copied(torch.float32), set[tuple[int, ...]]()
-    waiting: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = [(1, (), (0,) * len(values))]
+    failures: set[tuple[tuple[int, ...], type[Exception], str]] = set()
+    start = (0,) * len(values)
+    waiting = [_Waiting(1, (), start, iter([start]))]
     while waiting:
-        count, reached, chosen = heapq.heappop(waiting)
-        if count == 2:
+        current = heapq.heappop(waiting)
+        if current.count == 2:
             limit = TimeLimit(min(SECONDS_OF_PAIRS, limit.left()))
-        if count < min(2, len(values)):
-            heapq.heappush(waiting, (count + 1, reached, chosen))
-        for changed in _changes(chosen, count, values):
+        for changed in current.changes:
             if limit.left() < 0:
                 return
             if changed in tried:
                 continue
             tried.add(changed)
             found = zip(target.required, values, changed, strict=True)
-            arguments = {name: its[index].value for name, its, index in found}
-            result = _call(target, callee, arguments)
+            arguments, result = _called(
+                target, callee, {name: its[n].value for name, its, n in found}
+            )
             if not isinstance(result, Exception):
-                if any(it.isnan().all() for it in output_candidates(result)):
-                    arguments = {name: _turned(it) for name, it in arguments.items()}
-                    result = _call(target, callee, arguments)
-                outputs = [] if isinstance(result, Exception) else [*output_candidates(result)]
-                if any(map(_is_of_batch, outputs)):
+                if any(map(_is_of_batch, output_candidates(result))):
                     yield arguments
                 continue
-            further = tuple(-line for _, line in own_frames(result))  # less than that of others
-            if not reached or further < reached:
-                heapq.heappush(waiting, (1, further, changed))
+            reached = tuple(-line for _, line in own_frames(result))  # less than that of others
+            failure = (reached, type(result), NUMBERS.sub("", str(result)))
+            is_new = failure not in failures  # a line may take several steps
+            failures.add(failure)
+            further = reached < current.reached or (is_new and reached == current.reached)
+            if not current.reached or further:
+                heapq.heappush(waiting, current)  # goes on later
+                heapq.heappush(waiting, _Waiting(1, reached, changed, _changes(changed, 1, values)))
+                break
+        else:
+            if current.reached and current.count < min(2, len(values)):
+                pairs = _changes(current.chosen, 2, values)
+                heapq.heappush(waiting, _Waiting(2, current.reached, current.chosen, pairs))
+
+
+def _called(target: Target, callee: Any, arguments: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return arguments and the result or exception of a call, with masks that show what others hid if all is NaN."""
+    result = _call(target, callee, arguments)
+    if not isinstance(result, Exception) and any(
+        it.isnan().all() for it in output_candidates(result)
+    ):
+        arguments = {name: _turned(it) for name, it in arguments.items()}
+        result = _call(target, callee, arguments)
+    return arguments, result
 
 
 def _turned(value: Any) -> Any:
@@ -151,12 +189,20 @@ def _is_of_batch(tensor: Tensor) -> bool:
 def _changes(
     chosen: tuple[int, ...], count: int, values: Sequence[Sequence[TrialValue]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the choices that differ from one in so many arguments, after those that differ in one width."""
+    """Yield the choices that differ in so many arguments, after those with another width or shape in several."""
     widths = dict.fromkeys(its[index].width for its, index in zip(values, chosen, strict=True))
     others = dict.fromkeys(it.width for its in values for it in its if it.width)
     for width, other in product(widths, others) if count == 1 else ():
         yield tuple(
             _of_other_width(its, index, other) if its[index].width == width else index
+            for its, index in zip(values, chosen, strict=True)
+        )
+    kinds = Counter(its[index].kind for its, index in zip(values, chosen, strict=True))
+    shared = [kind for kind, uses in kinds.items() if uses > 1]
+    other_kinds = dict.fromkeys(it.kind for its in values for it in its)
+    for kind, new in product(shared, other_kinds) if count == 1 else ():
+        yield tuple(
+            _of_other_kind(its, index, new) if its[index].kind == kind else index
             for its, index in zip(values, chosen, strict=True)
         )
     for places in combinations(range(len(values)), count):
@@ -170,6 +216,13 @@ def _changes(
 def _of_other_width(values: Sequence[TrialValue], index: int, width: int) -> int:
     """Return the index of the value of the same kind and another width; the same index if there is none."""
     kind = values[index].kind
+    found = (n for n, it in enumerate(values) if (it.kind, it.width) == (kind, width))
+    return next(found, index)
+
+
+def _of_other_kind(values: Sequence[TrialValue], index: int, kind: str) -> int:
+    """Return the index of the value of the same width and another kind; the same index if there is none."""
+    width = values[index].width
     found = (n for n, it in enumerate(values) if (it.kind, it.width) == (kind, width))
     return next(found, index)
 

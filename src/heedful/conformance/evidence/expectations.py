@@ -19,7 +19,12 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.conditions import is_switched_off
-from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens, unused_steps
+from heedful.conformance.recording.dataflow import (
+    ancestors,
+    steps_from_tokens,
+    steps_of_places,
+    unused_steps,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import names_in, parsed, parsed_file
 from heedful.conformance.recording.target_source import methods_of, prose_about
@@ -216,7 +221,8 @@ def _possible_masks(module: nn.Module | None, baseline: Observation) -> Iterator
         off = kind == "buffer" and module is not None and is_switched_off(module, name)
         if kind not in ("input", "parameter") and not off:
             yield tensor
-    left = _left_by_choice(baseline.trace.steps) | _of_other_results(baseline)
+    steps = baseline.trace.steps
+    left = _left_by_choice(steps) | _of_other_results(baseline) | steps_of_places(steps)
     for step in (it for it in baseline.trace if it.index not in left):
         if (tensor := tensor_of(step)) is not None and not _is_within_layer(module, step):
             yield tensor

@@ -28,7 +28,7 @@ def dropout_in_eval(evidence: Evidence) -> Iterator[Finding | Fact]:
     step = next(iter(dropout_steps(first, second)), None)
     p = None if step is None else dropout_probability(step)
     difference = (outputs[0] - outputs[1]).abs().max()
-    noise = step is None and draws_noise(evidence)
+    noise = p is None and draws_noise(evidence)
     why = "." if p is None else f": entries are dropped with p = {p:.3g}."
     yield Finding(
         "dropout-in-eval",

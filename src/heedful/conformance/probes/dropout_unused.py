@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd as Dropout
@@ -28,6 +28,12 @@ OF_WEIGHTS = "att"
 """A part of the names of dropouts that are meant for the weights: attn_drop, attention_dropout."""
 OF_OUTPUTS: re.Pattern[str] = re.compile(r"^(proj|resid|out|ff)\w*drop")
 """The names of dropouts that are meant for what follows the attention."""
+
+OFF_BY_CALLER: Mapping[str, bool] = {
+    **dict.fromkeys(("deterministic", "inference"), True),
+    **dict.fromkeys(("training", "train", "is_training"), False),
+}
+"""Flags of a call by which a caller turns dropout on, and the defaults with which it is off."""
 
 
 @probe("dropout-unused")
@@ -64,7 +70,13 @@ def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _is_switched_off(subject: Subject) -> bool:
-    """Check whether an attribute such as `use_dropout` is False: then the dropout is not meant to act."""
+    """Check whether the dropout is not meant to act: an attribute such as `use_dropout` is False, or a call's flag is.
+
+    The flag is its own, such as `deterministic=True` in the style of Flax.
+    """
+    flags = {name: it.default for name, it in subject.target.parameters.items()}
+    if any(flags.get(name) is off for name, off in OFF_BY_CALLER.items()):
+        return True
     parts = () if subject.module is None else subject.module.modules()
     return any(
         value is False and "drop" in name

@@ -16,6 +16,7 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, fused_arguments
 from heedful.conformance.evidence.lost_masks import LOW
+from heedful.conformance.probes.chosen_entries import ChosenEntries
 from heedful.conformance.probes.crashes import fresh_subject
 from heedful.conformance.probes.detached_maxima import DetachedMaxima
 from heedful.conformance.probes.differentiation import DifferentiationPoint, random_like
@@ -85,6 +86,9 @@ def gradient(evidence: Evidence) -> Iterator[Finding | Fact]:
     if _is_at_kink(evidence, name, derivatives[name]):
         return
     if _is_right_as_rounded(evidence, name, derivatives[name]):
+        return
+    if _is_at_jump(evidence, name):
+        yield Fact("gradients", "not compared: the smallest steps change what is chosen by size")
         return
     steps = evidence.baseline.trace.steps
     straight_through = list(straight_through_steps(steps))
@@ -285,6 +289,14 @@ def _is_at_kink(evidence: Evidence, name: str, derivative: float) -> bool:
     before, here, after = (_loss_at(evidence, [name], it) for it in (-step, 0.0, step))
     sides = ((here - before) / step, (after - here) / step)
     return min(sides) <= derivative <= max(sides)
+
+
+def _is_at_jump(evidence: Evidence, name: str) -> bool:
+    """Check whether the target chooses other entries by their size on either side of a point."""
+    step, sides = _precision(evidence).smaller_step, (ChosenEntries(), ChosenEntries())
+    for distance, chosen in zip((-step, step), sides, strict=True):
+        _loss_at(evidence, [name], distance, chosen)
+    return sides[0].differ_from(sides[1])
 
 
 def _direction(leaf: Tensor, name: str) -> Tensor:

@@ -10,7 +10,7 @@ from heedful.conformance.evidence.attention import FAINT
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import MULTIPLICATIONS, ancestors
+from heedful.conformance.recording.dataflow import MULTIPLICATIONS, ancestors, behind_views
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -20,7 +20,10 @@ from heedful.shapes import times
 
 @probe("mask-fill-too-small")
 def multiplied_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Find a mask that sets scores to 0 before a softmax, and check that these keys get no weight."""
+    """Find a mask that sets scores to 0 before a softmax, and check that these keys get no weight.
+
+    A mask of ones hides nothing, but shows where another one would.
+    """
     run = evidence.baseline
     for softmax in (step for step in run.trace if step.operation in SOFTMAXES):
         weights = tensor_of(softmax)
@@ -38,6 +41,37 @@ def multiplied_mask(evidence: Evidence) -> Iterator[Finding | Fact]:
                 SourceLine.of(step),
             )
             return
+    for softmax in (step for step in run.trace if step.operation in SOFTMAXES):
+        step = _multiplying_ones(run, softmax)
+        if step is not None:
+            yield Finding(
+                "mask-fill-too-small",
+                "bug",
+                "The mask is multiplied into the scores: where it is 0, the score is 0, not −∞, and the key gets a "
+                "weight.",
+                f"scores {times(softmax.shape)}",
+                SourceLine.of(step),
+            )
+            return
+
+
+def _multiplying_ones(observation: Observation, softmax: Step) -> Step | None:
+    """Return the step that multiplies scores by an argument of ones which is called a mask, right before a softmax.
+
+    The argument is read there alone: weights may be multiplied by it afterwards, and divided by their sum.
+    """
+    steps = observation.trace.steps
+    logits = behind_views(steps, softmax.inputs[0]) if softmax.inputs else None
+    step = None if logits is None or logits.step is None else steps[logits.step]
+    if step is None or step.operation not in MULTIPLICATIONS or step.shape != softmax.shape:
+        return None
+    for source in (behind_views(steps, it) for it in step.inputs):
+        mask = value_of(observation, source) if source.kind == "input" else None
+        readers = [it for it in steps if any(read == source for read in it.inputs)]
+        is_mask = mask is not None and mask.dim() > 1 and "mask" in source.name.lower()
+        if mask is not None and is_mask and bool((mask == 1).all()) and len(readers) == 1:
+            return step
+    return None
 
 
 def _hidden(observation: Observation, softmax: Step, step: Step) -> Tensor | None:

@@ -13,12 +13,14 @@ from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import fused_arguments
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import ancestors, steps_of_places
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine
-from heedful.observation import Source
+from heedful.observation import Source, Step
 
 PADDING_COUNTS, FEW_PADDING_COUNTS = (2, 3, 5), (1, 2, 3)
+PLACES = ("gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "getitem")
+"""Operations whose integers may tell the last token of each sequence."""
 SIZES = (3, 5)  # B and T of a call that shows what a target takes from a mask
 
 
@@ -54,26 +56,31 @@ def takes_padding(evidence: Evidence) -> bool:
 def padding_sides(subject: Subject) -> tuple[str, ...]:
     """Return the sides that padding may be on.
 
-    It is the right one alone for lengths, also those summed from a mask, and where the first token is always visible.
+    It is the right one alone for lengths, also those counted in a mask, and where the first token is always visible.
     """
     assert subject.padding is not None
     first_is_real = subject.padding.form in (LENGTHS, AFTER_FIRST)
-    first_is_real = first_is_real or _is_only_counted(subject, subject.padding)
+    first_is_real = first_is_real or _is_counted(subject, subject.padding)
     return ("right",) if first_is_real else ("right", "left")
 
 
-def _is_only_counted(subject: Subject, mask: MaskArgument) -> bool:
-    """Check whether all that a target takes from a mask is how many tokens of each sequence are real."""
+def _is_counted(subject: Subject, mask: MaskArgument) -> bool:
+    """Check whether a target counts the real tokens in a mask, for a place in a sequence or for nothing else."""
     inputs = subject.draw(*(subject.fixed_sizes or SIZES))
     keep = torch.ones(*inputs.sizes, dtype=torch.bool)
     with torch.no_grad(), subject.isolated():
         steps = subject.trace(subject.arguments(inputs, keep)).steps
-    readers = [
-        it.operation
-        for it in steps
-        if any(source.kind == "input" and source.name == mask.name for source in it.inputs)
-    ]
-    return bool(readers) and {*readers} == {"sum"}
+    readers = [it.operation for it in steps if _reads(it, mask)]
+    behind_places = steps_of_places(steps, PLACES)
+    sums = (it for it in steps if it.operation == "sum" and it.index in behind_places)
+    counts = ({it.index, *ancestors(steps, it)} for it in sums)
+    tells_place = any(_reads(steps[index], mask) for count in counts for index in count)
+    return tells_place or (bool(readers) and {*readers} == {"sum"})
+
+
+def _reads(step: Step, mask: MaskArgument) -> bool:
+    """Check whether a step reads an argument itself."""
+    return any(source.kind == "input" and source.name == mask.name for source in step.inputs)
 
 
 def describe_sizes(evidence: Evidence) -> str:

@@ -160,25 +160,49 @@ def _total_scale(
     evidence: Evidence, observation: Observation, attention: RecordedAttention, slope: float
 ) -> _Scale:
     """Multiply a slope by the factors that queries and keys were multiplied by before their product."""
-    steps, factors = [], []
+    steps, total = [], slope
     for source in (attention.query_source, attention.key_source):
-        for step in _without_softmax(steps_from_projection(observation, source)):
-            factor = factor_of(observation, step) if step.operation in SCALINGS else None
-            if factor is not None:
-                steps.append(step)
-                factors.append(factor)
-    total = slope * math.prod(factors)
+        factors = _factors_of_all(observation, steps_from_projection(observation, source))
+        steps += [observation.trace.steps[index] for index in factors]
+        total *= math.prod(factors.values())
     D = size_of_comparison(observation, attention)
     return _Scale(total, _formula(total, D, attention, evidence), steps, D)
 
 
-def _without_softmax(path: list[Step]) -> list[Step]:
-    """Return the steps from which the end of a path is reached without a softmax, after which no factor is left."""
-    reached = {path[-1].index} if path else set[int]()
-    for step in reversed(path):
-        if step.index in reached and step.operation not in SOFTMAXES:
-            reached |= {source.step for source in step.inputs if source.step is not None}
-    return [step for step in path if step.index in reached]
+def _factors_of_all(observation: Observation, path: list[Step]) -> dict[int, float]:
+    """Return the numbers by which steps multiply a whole operand, not one term or part of it; the keys are the steps.
+
+    Projections that are added or joined, such as one and its low-rank update, may each have factors of their own: if
+    their products are equal, those of the last projection are returned, and otherwise those that all have in common.
+    """
+    of_each = [_factors_between(observation, path, start) for start in _starts(path)]
+    last = of_each[-1] if of_each else {}
+    are_equal = len({round(math.prod(factors.values()), 6) for factors in of_each}) == 1
+    return {
+        index: factor
+        for index, factor in last.items()
+        if are_equal or all(index in factors for factors in of_each)
+    }
+
+
+def _starts(path: list[Step]) -> list[int]:
+    """Return the steps of a path that read no other one of it."""
+    own = {step.index for step in path}
+    return [step.index for step in path if not any(it.step in own for it in step.inputs)]
+
+
+def _factors_between(observation: Observation, path: list[Step], start: int) -> dict[int, float]:
+    """Return the factors of the steps of a path that read its start. No factor is left after a softmax."""
+    reached, factors = {start}, dict[int, float]()
+    for step in path:
+        if any(source.step in reached for source in step.inputs) or step.index == start:
+            reached.add(step.index)
+            factor = factor_of(observation, step) if step.operation in SCALINGS else None
+            if factor is not None:
+                factors[step.index] = factor
+            if step.operation in SOFTMAXES:
+                factors.clear()
+    return factors
 
 
 def _formula(scale: float, D: int, attention: RecordedAttention, evidence: Evidence) -> str:

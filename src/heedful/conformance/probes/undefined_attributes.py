@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import chain, islice
@@ -137,7 +138,7 @@ def _unassigned(functions: Iterable[FunctionType]) -> Iterator[Finding]:
             for it in source.nodes
             if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)
         ]
-        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        parameters = inspect.signature(function).parameters
         for node in source.nodes:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if (

@@ -21,7 +21,7 @@ from heedful.conformance.probes.padding_ids import (
     step_telling_padding,
 )
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import ancestors, unused_steps
+from heedful.conformance.recording.dataflow import LOOKUPS, ancestors, unused_steps
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine
@@ -29,7 +29,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 MASK_NAME: re.Pattern[str] = re.compile(r"mask|pad|valid|real")
-LOOKUPS: tuple[str, ...] = ("embedding", "getitem", "index_select", "gather")
 """Operations that take rows of a table by their numbers."""
 WEIGHTING: frozenset[str] = frozenset((*SOFTMAXES, FUSED, MULTI_HEAD))
 """Operations that give weight to tokens."""

@@ -42,6 +42,9 @@ TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as", "to"})
 CHOICES: frozenset[str] = frozenset({"argmax", "one_hot", "scatter", "scatter_", "round", "sign"})
 """Operations whose results jump, so that their own derivative is 0."""
 
+LOOKUPS: tuple[str, ...] = ("embedding", "getitem", "index_select", "gather", "take")
+"""Operations that read entries at the places that integers tell."""
+
 
 def is_projection(step: Step) -> bool:
     """Check whether a step mixes features with trained weights."""
@@ -175,6 +178,18 @@ def arguments_behind(steps: Sequence[Step], source: Source) -> set[str]:
 def operands_of(step: Step) -> list[Source]:
     """Return the tensors among the positional arguments of a step, in their order."""
     return [it for it in step.arguments if isinstance(it, Source)]
+
+
+def steps_of_places(steps: Sequence[Step], operations: Sequence[str] = LOOKUPS) -> set[int]:
+    """Return the steps behind the integers that tell operations which entries to read, such as buckets of distances."""
+    places = (
+        source.step
+        for step in steps
+        if step.operation in operations
+        for source in step.inputs[0 if step.operation == "embedding" else 1 :]
+        if source.step is not None and steps[source.step].dtype == torch.int64
+    )
+    return {index for it in places for index in (it, *ancestors(steps, steps[it]))}
 
 
 def only_selects(steps: Sequence[Step], start: Step) -> bool:
