@@ -140,8 +140,10 @@ format: .venv/installed-test
 	$(MODELS)
 	@touch $@ .venv/installed
 
-.venv/installed-docs: .venv/installed-test
-	$(ALL) '.[docs]'
+# Each installation builds the core anew: this one has what the tests need, too.
+.venv/installed-docs: .venv/bin/python $(BUILT_FROM)
+	$(ALL) '.[test,models,docs]'
+	$(MODELS)
 	@touch $@ .venv/installed .venv/installed-test
 
 .venv/installed-bench: .venv/bin/python $(BUILT_FROM)

@@ -238,6 +238,7 @@ def test_meta_and_fake_tensors_have_the_layout_of_the_result(mode, name, dtype):
             assert ours.stride() == theirs.stride()
 
 
+@pytest.mark.slow
 @in_every_mode
 @of_every_function
 def test_compiled_calls_return_the_same(mode, name):

@@ -37,6 +37,7 @@ def make(*arguments: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 def test_they_pass_with_sanitizers():
     needs("g++", "make")
     assert ", 0 failed" in make("test-native", "CXX=g++")

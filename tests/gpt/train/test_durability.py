@@ -108,6 +108,7 @@ def killed_runs_equal_a_whole_one(kills: int) -> None:
         assert same(progress(out), whole), f"{out} differs, with {kills} kills to go"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_three_times_equals_a_whole_one():
     killed_runs_equal_a_whole_one(3)
 
