@@ -113,13 +113,13 @@ class _Waiting(NamedTuple):
     """A choice of values whose changes are tried: first those whose call got furthest.
 
     Attributes:
-        count: how many arguments a change exchanges.
+        exchanged: how many arguments a change exchanges.
         reached: the lines that the call reached, negative.
         chosen: the index of each argument's value.
         changes: the changes that are not yet tried.
     """
 
-    count: int
+    exchanged: int
     reached: tuple[int, ...]
     chosen: tuple[int, ...]
     changes: Iterator[tuple[int, ...]]
@@ -135,7 +135,7 @@ def _search(
     waiting = [_Waiting(1, (), start, iter([start]))]
     while waiting:
         current = heapq.heappop(waiting)
-        if current.count == 2:
+        if current.exchanged == 2:
             limit = TimeLimit(min(SECONDS_OF_PAIRS, limit.left()))
         for changed in current.changes:
             if limit.left() < 0:
@@ -161,7 +161,7 @@ def _search(
                 heapq.heappush(waiting, _Waiting(1, reached, changed, _changes(changed, 1, values)))
                 break
         else:
-            if current.reached and current.count < min(2, len(values)):
+            if current.reached and current.exchanged < min(2, len(values)):
                 pairs = _changes(current.chosen, 2, values)
                 heapq.heappush(waiting, _Waiting(2, current.reached, current.chosen, pairs))
 
