@@ -19,7 +19,12 @@ from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
 from heedful.conformance.calling.discovery import TRIAL_SIZES
 from heedful.conformance.calling.examples import Example, find_example_convention
-from heedful.conformance.calling.exceptions import attempt, exits_as_errors, own_frames
+from heedful.conformance.calling.exceptions import (
+    attempt,
+    describe_exception,
+    exits_as_errors,
+    own_frames,
+)
 from heedful.conformance.calling.guessed_examples import flattened
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.missing_names import is_missing_name
@@ -130,7 +135,7 @@ def _search(
 ) -> Iterator[dict[str, Any]]:
     """Yield the calls that run among those of the given values for each argument, and return a tensor for the batch."""
     callee, tried = target.copied(torch.float32), set[tuple[int, ...]]()
-    failures: set[tuple[tuple[int, ...], type[Exception], str]] = set()
+    failures: set[tuple[tuple[int, ...], str]] = set()
     start = (0,) * len(values)
     waiting = [_Waiting(1, (), start, iter([start]))]
     while waiting:
@@ -152,7 +157,7 @@ def _search(
                     yield arguments
                 continue
             reached = tuple(-line for _, line in own_frames(result))  # less than that of others
-            failure = (reached, type(result), NUMBERS.sub("", str(result)))
+            failure = (reached, NUMBERS.sub("", describe_exception(result)))
             is_new = failure not in failures  # a line may take several steps
             failures.add(failure)
             further = reached < current.reached or (is_new and reached == current.reached)
