@@ -122,7 +122,7 @@ def test_the_heads_of_a_real_model_are_found():
 
 @needs_smollm2
 def test_the_statistics_of_a_book_are_drawn():
-    executed = execute("book.py", TOKENS="512", PART="128")
+    executed = execute("book.py", TOKENS="512")
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert "A book in one context" in displayed(executed)[-1]
