@@ -229,6 +229,18 @@ def test_an_axis_for_each_pair_of_tokens_is_tried(tmp_path, hidden, is_named):
     assert ("mask-fill-too-small" in found) is is_named
 
 
+def test_weights_that_are_multiplied_by_the_mask_afterwards_are_hidden(tmp_path):
+    """AllenNLP's masked softmax: the weights left are divided by their sum."""
+    source = PAIRS.replace(
+        "scores = HIDDEN", "mask = mask.float()\n        scores = mask * scores"
+    ).replace(
+        "weights = torch.softmax(scores, dim=2)",
+        "weights = torch.softmax(scores, dim=2) * mask\n        weights = weights / weights.sum(2, keepdim=True)",
+    )
+    with written(tmp_path, source) as target:
+        assert "mask-fill-too-small" not in {it.name for it in check(target).findings}
+
+
 @pytest.mark.parametrize(
     ("batch_first", "names"), [("", ["batch-mixed"]), (", batch_first=True", [])]
 )

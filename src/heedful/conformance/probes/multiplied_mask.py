@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -10,7 +10,12 @@ from heedful.conformance.evidence.attention import FAINT
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import MULTIPLICATIONS, ancestors, behind_views
+from heedful.conformance.recording.dataflow import (
+    MULTIPLICATIONS,
+    VIEWS,
+    ancestors,
+    behind_views,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -67,11 +72,20 @@ def _multiplying_ones(observation: Observation, softmax: Step) -> Step | None:
         return None
     for source in (behind_views(steps, it) for it in step.inputs):
         mask = value_of(observation, source) if source.kind == "input" else None
-        readers = [it for it in steps if any(read == source for read in it.inputs)]
         is_mask = mask is not None and mask.dim() > 1 and "mask" in source.name.lower()
-        if mask is not None and is_mask and bool((mask == 1).all()) and len(readers) == 1:
-            return step
+        if mask is not None and is_mask and bool((mask == 1).all()):
+            return step if _users(steps, source) == [step] else None
     return None
+
+
+def _users(steps: Sequence[Step], source: Source) -> list[Step]:
+    """Return the steps that compute with an argument, however it is rearranged."""
+    return [
+        step
+        for step in steps
+        if step.operation not in VIEWS
+        and any(behind_views(steps, it) == source for it in step.inputs)
+    ]
 
 
 def _hidden(observation: Observation, softmax: Step, step: Step) -> Tensor | None:
