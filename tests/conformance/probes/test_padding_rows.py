@@ -45,3 +45,13 @@ def test_a_mask_that_is_shifted_by_the_class_token_shows_padding(tmp_path, old, 
         report = check(attention)
     assert [it.name for it in report.bugs] == names, report
     assert all("real" in it.place.source for it in report.bugs if it.place)
+
+
+@pytest.mark.parametrize(("index", "names"), [("", ["padding-leak"]), (", padding_idx=0", [])])
+def test_a_convolution_may_reach_the_zeros_of_a_padding_index(tmp_path, index, names):
+    source = TEXTS.replace("(vocab_size, width)", f"(vocab_size, width{index})")
+    source = source.replace(
+        "self.embedding(text)", "F.avg_pool1d(self.embedding(text).mT, 3, 1, padding=1).mT"
+    )
+    with written(tmp_path, source) as attention:
+        assert [it.name for it in check(attention).bugs] == names

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
+from heedful.conformance.calling.roles import roles_by_name
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padding_ids import (
@@ -30,12 +31,13 @@ from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 def padding_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
     """End each sequence with ids of padding, and change their embedding, if the target tells padding by its id.
 
-    One row for each sequence comes from real tokens alone, as do the rows of these. A target that takes a mask leaves
-    it to its callers.
+    One row for each sequence comes from real tokens alone, as do the rows of these. A target that takes a mask or
+    lengths leaves it to its callers. A table with `padding_idx` keeps its zeros, which a convolution may reach.
     """
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
     padding = hidden_padding_id(evidence)
-    if padding is None or T <= PADDED + 2:
+    takes_lengths = any("lengths" in roles_by_name(it) for it in subject.target.parameters)
+    if padding is None or takes_lengths or T <= PADDED + 2:
         return
     is_padding = at_the_end(B, T)
     inputs = inputs_with_padding(evidence, padding, is_padding)
@@ -86,6 +88,10 @@ def _with_other_row(subject: Subject, tables: Set[str], padding: int) -> Subject
     changed, generator = subject.fresh(), torch.Generator().manual_seed(0)
     parameters = {} if changed.module is None else dict(changed.module.named_parameters())
     for name in tables & parameters.keys():
+        assert changed.module is not None
+        owner = changed.module.get_submodule(name.rpartition(".")[0])
+        if getattr(owner, "padding_idx", None) == padding:
+            continue
         with torch.no_grad():
             row = parameters[name][padding]
             row += torch.randn(row.shape, generator=generator)
