@@ -246,3 +246,9 @@ def test_weights_that_are_multiplied_by_the_mask_afterwards_are_hidden(tmp_path)
 )
 def test_an_argument_is_documented_behind_words_of_another_script(tmp_path, batch_first, names):
     assert [*bugs_in(tmp_path, SAMPLES.replace("BATCH_FIRST", batch_first))] == names
+
+
+def test_no_fix_takes_away_the_docstring_that_says_what_is_right(tmp_path):
+    with written(tmp_path, SAMPLES.replace("BATCH_FIRST", "")) as target:
+        fixes = check(target, fix=True).fixes
+    assert all("-        '''" not in it.diff for it in fixes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -114,12 +115,14 @@ def candidates(
         return
     if site is None:
         return
-    seen = {text}
+    seen, said = {text}, _docstrings(text)
     sites = [site.with_proof(finding.proof), *site.with_proof(finding.proof).related()]
     for place in sites:
         for remedy in REMEDIES.get(finding.name, ()) if remedies is None else remedies:
             for candidate in _edited(place, remedy):
-                if candidate not in seen and _is_valid(candidate):
+                if candidate in seen or not _is_valid(candidate):
+                    continue
+                if said <= _docstrings(candidate):  # they say what is right
                     seen.add(candidate)
                     yield candidate
 
@@ -151,6 +154,13 @@ def proves(name: str, before: Report, after: Report) -> bool:
 def _parts(report: Report) -> set[str]:
     """Return the parts of an attention that a check has recognized: an edit that disables one proves nothing."""
     return {fact.name for fact in report.facts} & PARTS
+
+
+def _docstrings(text: str) -> set[str | None]:
+    """Return the docstrings of a source."""
+    definitions = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = ast.walk(ast.parse(text))
+    return {ast.get_docstring(it) for it in nodes if isinstance(it, definitions)}
 
 
 def _is_valid(text: str) -> bool:
