@@ -116,6 +116,14 @@ class Tall(Projected):
         self.depth = depth
 
 
+class Stacked(Projected):
+    """As deep as the usual encoder of speech."""
+
+    def __init__(self, encoder_dim: int = 256, num_blocks: int = 12):
+        super().__init__(encoder_dim)
+        self.num_blocks = num_blocks
+
+
 class OfPattern(Projected):
     """Takes the tensor of its mask, of which no value is known."""
 
@@ -170,6 +178,11 @@ def test_many_layers_of_a_usual_width_become_few_and_narrow():
     module = find_subject(Tall).module
     assert (module.qkv.in_features <= 128, module.depth) == (True, 4)  # pyright: ignore
     assert find_subject(Tall, arguments={"depth": 1}).module.qkv.in_features == 768  # pyright: ignore
+
+
+def test_many_blocks_become_few_and_narrow():
+    module = find_subject(Stacked).module
+    assert (module.qkv.in_features <= 128, module.num_blocks) == (True, 4)  # pyright: ignore
 
 
 def test_caches_are_built_for_several_sequences():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attentions_with_caches import written
-from gapped_attention import bugs_in
+from gapped_attention import bugs_in, self_attention
 
 from heedful import check
 
@@ -63,6 +63,24 @@ class Attention(nn.Module):
         return self.layer(x.transpose(0, 1)).transpose(0, 1)
 """
 )
+# Transformer-XL's: the comment gives ids tokens first.
+IDS = (
+    HEAD
+    + """
+class Attention(nn.Module):
+    def __init__(self, vocab_size=20, dim=24):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, dim)
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, data):
+        # data: qlen x bsz
+        x = self.embedding(data).TURN
+        scores = self.q(x) @ self.k(x).mT / x.shape[-1] ** 0.5
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        return (scores.masked_fill(hidden, float("-inf")).softmax(-1) @ self.v(x)).TURN
+"""
+)
 # The remaining weight goes to the last real token: padding is on the right.
 LAST = (
     HEAD
@@ -84,22 +102,13 @@ class Attention(nn.Module):
         return weights @ self.v(x)
 """
 )
-CHOSEN_CHUNK = (
-    HEAD
-    + """
-class Attention(nn.Module):
-    def __init__(self, dim=24, chunks=True):
-        super().__init__()
-        self.q, self.k, self.v, self.chunks = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim), chunks
-
-    def forward(self, x):
-        scores = self.q(x) @ self.k(x).mT / x.shape[-1] ** 0.5
-        T = x.shape[1]
-        size = int(torch.randint(1, T, (1,))) if self.chunks else T
+CHOSEN_CHUNK = self_attention(
+    """T = x.shape[1]
+        size = int(torch.randint(1, T, (1,)))
         places = torch.arange(T)
         visible = places[None] < (places[:, None] // size + 1) * size
-        return scores.masked_fill(~visible, float("-inf")).softmax(-1) @ self.v(x)
-"""
+        visible = (x != 0).any(-1)[:, None, None] & visible
+        scores = scores.masked_fill(~visible, float("-inf"))"""
 )
 ARGUMENTS = (
     HEAD
@@ -184,6 +193,12 @@ def test_the_scale_of_a_low_rank_update_is_its_own(tmp_path, scale, names):
     assert [*bugs_in(tmp_path, LOW_RANK.replace("SCALE", scale))] == names
 
 
+def test_a_scale_before_a_gate_counts(tmp_path):
+    gated = "self.q(x) * (x.shape[-1] // self.num_heads) ** -0.5 * self.up(self.down(x)).sigmoid()"
+    source = LOW_RANK.replace("self.q(x) + self.scaling * self.up(self.down(x))", gated)
+    assert bugs_in(tmp_path, source.replace("SCALE", "1")) == {}
+
+
 @pytest.mark.parametrize(
     "source",
     [TURNED, ARGUMENTS, DETERMINISTIC, BY_LAGS],
@@ -199,12 +214,21 @@ def test_a_place_that_is_counted_in_a_mask_tells_of_padding_on_the_right(
 ):
     place = f"((~key_padding_mask).sum(-1) - {before}).clamp(max=x.shape[1] - 1)"
     source = LAST.replace("(~key_padding_mask).sum(-1) - 1", place)
-    assert ("padding-leak" not in bugs_in(tmp_path, source)) is is_sound
+    with written(tmp_path, source) as target:
+        found = {it.name for it in check(target).findings}
+    assert found.isdisjoint({"padding-leak", "left-padding-positions"}) is is_sound
 
 
 def test_a_wrong_turn_of_axes_is_named_by_the_shapes_without_brackets(tmp_path):
     turned = "self.layer(x.transpose(0, 1)).transpose(0, 1)"
     assert [*bugs_in(tmp_path, TURNED.replace(turned, "self.layer(x)"))] == ["batch-mixed"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "names"), [("transpose(0, 1)", []), ("contiguous()", ["batch-mixed"])]
+)
+def test_ids_are_given_tokens_first_if_a_comment_says_so(tmp_path, turn, names):
+    assert [*bugs_in(tmp_path, IDS.replace("TURN", turn))] == names
 
 
 def test_indices_that_are_drawn_in_eval_mode_are_no_dropout(tmp_path):
@@ -250,5 +274,6 @@ def test_an_argument_is_documented_behind_words_of_another_script(tmp_path, batc
 
 def test_no_fix_takes_away_the_docstring_that_says_what_is_right(tmp_path):
     with written(tmp_path, SAMPLES.replace("BATCH_FIRST", "")) as target:
-        fixes = check(target, fix=True).fixes
-    assert all("-        '''" not in it.diff for it in fixes)
+        report = check(target, fix=True)
+    assert [it.name for it in report.bugs] == ["batch-mixed"]
+    assert all("action_dim" in it.after for it in report.fixes or ())

@@ -257,10 +257,10 @@ def _of_ids(
     translated = (name for name in tokens if names.TRANSLATION.match(name))
     ids = tokens[0] if tokens[0] in names.TOKEN_IDS else next(translated, tokens[0])
     others = [name for name in tokens if name != ids]
-    if not others and layouts.declared and layouts.tokens[0] == "(T, B, C)":
-        yield CallingConvention("(T, B) ids", (ids,), (), vocabulary)
     if not others:
-        yield CallingConvention("(B, T) ids", (ids,), (), vocabulary)
+        likely = [layouts.ids[0]] if layouts.declared else []
+        for layout in dict.fromkeys((*likely, "(B, T) ids")):
+            yield CallingConvention(layout, (ids,), (), vocabulary)
     for width in widths_of(module)[:most] if others else ():
         yield CallingConvention(
             "(B, T) ids",

@@ -307,8 +307,7 @@ def _is_doubtful(caller: Caller) -> bool:
 def _contradicts(caller: Caller) -> bool:
     """Check whether the target declares another layout."""
     layouts = likely_layouts(caller.target.callee)
-    unlikely = layouts.tokens[1]
-    return layouts.declared and caller.layout in (unlikely, unlikely.replace(", C)", ") ids"))
+    return layouts.declared and caller.layout in (layouts.tokens[1], layouts.ids[1])
 
 
 def _first_of(waiting: deque[Caller], failures: list[FailedCall]) -> tuple[Caller, Trace] | None:

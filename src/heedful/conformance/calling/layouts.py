@@ -61,6 +61,11 @@ class Layouts(NamedTuple):
     batched: bool = False
     batch_axis: int | None = None
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Those of a batch of ids, in the order of `tokens`."""
+        return tuple(it.replace(", C)", ") ids") for it in self.tokens)
+
 
 def likely_layouts(target: Callable[..., Any]) -> Layouts:
     """Return the layouts of a module or function, by its attributes and by the shapes that its source unpacks.

@@ -199,7 +199,7 @@ def _changes(
     others = dict.fromkeys(it.width for its in values for it in its if it.width)
     for width, other in product(widths, others) if count == 1 else ():
         yield tuple(
-            _of_other_width(its, index, other) if its[index].width == width else index
+            _with(its, index, width=other) if its[index].width == width else index
             for its, index in zip(values, chosen, strict=True)
         )
     kinds = Counter(its[index].kind for its, index in zip(values, chosen, strict=True))
@@ -207,7 +207,7 @@ def _changes(
     other_kinds = dict.fromkeys(it.kind for its in values for it in its)
     for kind, new in product(shared, other_kinds) if count == 1 else ():
         yield tuple(
-            _of_other_kind(its, index, new) if its[index].kind == kind else index
+            _with(its, index, kind=new) if its[index].kind == kind else index
             for its, index in zip(values, chosen, strict=True)
         )
     for places in combinations(range(len(values)), count):
@@ -218,18 +218,10 @@ def _changes(
             yield tuple(changed)
 
 
-def _of_other_width(values: Sequence[TrialValue], index: int, width: int) -> int:
-    """Return the index of the value of the same kind and another width; the same index if there is none."""
-    kind = values[index].kind
-    found = (n for n, it in enumerate(values) if (it.kind, it.width) == (kind, width))
-    return next(found, index)
-
-
-def _of_other_kind(values: Sequence[TrialValue], index: int, kind: str) -> int:
-    """Return the index of the value of the same width and another kind; the same index if there is none."""
-    width = values[index].width
-    found = (n for n, it in enumerate(values) if (it.kind, it.width) == (kind, width))
-    return next(found, index)
+def _with(values: Sequence[TrialValue], index: int, kind: str = "", width: int = 0) -> int:
+    """Return the index of the value of another kind, or another width, than one has; its own index if there is none."""
+    wanted = (kind or values[index].kind, width or values[index].width)
+    return next((n for n, it in enumerate(values) if (it.kind, it.width) == wanted), index)
 
 
 def _call(target: Target, callee: Any, arguments: dict[str, Any]) -> Any:

@@ -18,12 +18,7 @@ from heedful.conformance.reporting.finding import Fact, Finding
 
 @probe("mask-inverted")
 def outside_keys(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for queries that see only keys which are the same for all tokens, as those around an image are.
-
-    Keys of ids may be the same by chance.
-    """
-    if evidence.inputs.vocabulary:
-        return
+    """Search for queries that see only keys which are the same for all tokens, as those around an image are."""
     B, T = evidence.inputs.sizes
     other = attempt(lambda: find_attentions(evidence.on_other_tokens(1)))
     if isinstance(other, Exception):

@@ -87,10 +87,9 @@ def _with_other_row(subject: Subject, tables: Set[str], padding: int) -> Subject
     """Return the subject on a copy of its module, some of whose tables hold something else for padding."""
     changed, generator = subject.fresh(), torch.Generator().manual_seed(0)
     parameters = {} if changed.module is None else dict(changed.module.named_parameters())
+    parts = {} if changed.module is None else dict(changed.module.named_modules())
     for name in tables & parameters.keys():
-        assert changed.module is not None
-        owner = changed.module.get_submodule(name.rpartition(".")[0])
-        if getattr(owner, "padding_idx", None) == padding:
+        if getattr(parts[name.rpartition(".")[0]], "padding_idx", None) == padding:
             continue
         with torch.no_grad():
             row = parameters[name][padding]

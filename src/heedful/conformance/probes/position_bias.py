@@ -17,7 +17,13 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.regression import centred, slope_of
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import assignment_before, variables_read
-from heedful.conformance.recording.dataflow import VIEWS, ancestors, behind_views, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    LOOKUPS,
+    VIEWS,
+    ancestors,
+    behind_views,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine
@@ -27,7 +33,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 from heedful.scores import alibi_slopes
 
-LOOKUPS: tuple[str, ...] = ("getitem", "index_select", "embedding", "take")
 PRODUCTS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply", "outer", "einsum")
 PASSED_ON: tuple[str, ...] = (*VIEWS, "neg", "masked_fill")
 LINEAR_BIAS: re.Pattern[str] = re.compile(r"alibi|linear bias")

@@ -170,39 +170,31 @@ def _total_scale(
 
 
 def _factors_of_all(observation: Observation, path: list[Step]) -> dict[int, float]:
-    """Return the numbers by which steps multiply a whole operand, not one term or part of it; the keys are the steps.
+    """Return the numbers by which the steps of a path multiply all of its end; the keys are the steps.
 
-    Projections that are added or joined, such as one and its low-rank update, may each have factors of their own: if
-    their products are equal, those of the last projection are returned, and otherwise those that all have in common.
+    No factor is left after a softmax.
     """
-    of_each = [_factors_between(observation, path, start) for start in _starts(path)]
-    last = of_each[-1] if of_each else {}
-    are_equal = len({round(math.prod(factors.values()), 6) for factors in of_each}) == 1
-    return {
-        index: factor
-        for index, factor in last.items()
-        if are_equal or all(index in factors for factors in of_each)
-    }
-
-
-def _starts(path: list[Step]) -> list[int]:
-    """Return the steps of a path that read no other one of it."""
-    own = {step.index for step in path}
-    return [step.index for step in path if not any(it.step in own for it in step.inputs)]
-
-
-def _factors_between(observation: Observation, path: list[Step], start: int) -> dict[int, float]:
-    """Return the factors of the steps of a path that read its start. No factor is left after a softmax."""
-    reached, factors = {start}, dict[int, float]()
+    factors: dict[int, dict[int, float]] = {}
     for step in path:
-        if any(source.step in reached for source in step.inputs) or step.index == start:
-            reached.add(step.index)
-            factor = factor_of(observation, step) if step.operation in SCALINGS else None
-            if factor is not None:
-                factors[step.index] = factor
-            if step.operation in SOFTMAXES:
-                factors.clear()
-    return factors
+        operands = [factors[it.step] for it in step.inputs if it.step in factors]
+        factor = factor_of(observation, step) if step.operation in SCALINGS else None
+        own = {} if factor is None else {step.index: factor}
+        of_step = _factors_together(step, operands) | own
+        factors[step.index] = {} if step.operation in SOFTMAXES else of_step
+    return factors[path[-1].index] if path else {}
+
+
+def _factors_together(step: Step, operands: list[dict[int, float]]) -> dict[int, float]:
+    """Return the factors of what a step makes of operands.
+
+    Those of a product multiply. Terms of a sum, such as a projection and its low-rank update, may each have their own:
+    unless these are equal in all, only those count that the terms have in common.
+    """
+    if not operands or step.operation in SCALINGS:
+        return {index: factor for it in operands for index, factor in it.items()}
+    are_equal = len({round(math.prod(it.values()), 6) for it in operands}) == 1
+    common = set.intersection(*map(set, operands))
+    return operands[-1] if are_equal else {it: operands[-1][it] for it in common}
 
 
 def _formula(scale: float, D: int, attention: RecordedAttention, evidence: Evidence) -> str:

@@ -29,7 +29,6 @@ from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
 
 MASK_NAME: re.Pattern[str] = re.compile(r"mask|pad|valid|real")
-"""Operations that take rows of a table by their numbers."""
 WEIGHTING: frozenset[str] = frozenset((*SOFTMAXES, FUSED, MULTI_HEAD))
 """Operations that give weight to tokens."""
 
