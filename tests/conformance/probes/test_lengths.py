@@ -191,3 +191,28 @@ class Attention(nn.Module):
 def test_a_window_that_the_constructor_takes_may_be_the_only_length(tmp_path, size, names):
     with written(tmp_path, FEATURES.replace("SIZE", size)) as attention:
         assert [it.name for it in check(attention).bugs] == names
+
+
+WHOLE_MASK = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, width, SIZE):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.register_buffer("mask", torch.full((SIZE, SIZE), float("-inf")).triu(1))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        scores = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5 + self.mask
+        return self.out(scores.softmax(dim=-1) @ v)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "names"), [("example_length", []), ("max_len", ["length-dependent"])]
+)
+def test_a_mask_of_the_length_of_all_examples_need_not_be_cut(tmp_path, size, names):
+    with written(tmp_path, WHOLE_MASK.replace("SIZE", size)) as attention:
+        assert [it.name for it in check(attention).bugs] == names

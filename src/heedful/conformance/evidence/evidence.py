@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cache, cached_property
+from collections.abc import Callable, Hashable
+from functools import cache, cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -63,6 +64,8 @@ class Evidence:
             self._attentions_after
         )
         self.rows_of_entries: Callable[[int], list[Tensor] | None] = cache(self._rows_of_entries)
+        self.in_training: Callable[[int], Observation] = cache(self._in_training)
+        self.answers: dict[tuple[Hashable, ...], Any] = {}
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -99,6 +102,10 @@ class Evidence:
     def _on_other_tokens(self, seed: int) -> Observation:
         """Return the run on other tokens, of the sizes of the sample; those of the sample have the seed 0."""
         return self.subject.record(self.subject.draw(*self.inputs.sizes, seed=seed))
+
+    def _in_training(self, seed: int) -> Observation:
+        """Return the run of a copy in training mode on the sample; the seed is that of the random numbers."""
+        return self.subject.fresh(train=True, seed=seed).record(self.inputs)
 
     @cached_property
     def expected(self) -> Expectations:
@@ -197,3 +204,20 @@ class Evidence:
     def differs(a: Tensor, b: Tensor) -> Tensor:
         """Return (B, T) Boolean, True where the rows of two outputs (B, T, …) differ by more than rounding."""
         return differing_entries(a, b).flatten(2).any(-1)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def once(ask: Callable[Concatenate[Evidence, P], R]) -> Callable[Concatenate[Evidence, P], R]:
+    """Make a function of evidence keep its answers there: several probes ask the same, and each run takes time."""
+
+    @wraps(ask)
+    def kept(evidence: Evidence, *args: P.args, **keywords: P.kwargs) -> R:
+        question = (ask, args, *keywords.items())
+        if question not in evidence.answers:
+            evidence.answers[question] = ask(evidence, *args, **keywords)
+        return evidence.answers[question]
+
+    return kept

@@ -70,17 +70,19 @@ def _kept_from_a_call(evidence: Evidence) -> Iterator[Finding]:
     forgotten = _forgotten_on_request(evidence)
     steps = used.record(evidence.inputs).trace.steps
     kept = dict(_tensor_attributes(used.module))
-    fails = _fails_elsewhere(used, evidence.inputs)  # the code may look at the device of its tokens
+    read = {
+        name: tensor
+        for name, tensor in made.items()
+        if kept.get(name) is tensor and name not in forgotten
+        if tensor.dim() > 0 and _is_read_in_place(steps, name)
+    }
+    if not read:
+        return  # a call on the meta device may import PyTorch's compiler, which takes seconds
+    fails = _fails_elsewhere(used, evidence.inputs)
     fails = fails and not _fails_elsewhere(evidence.subject.fresh(), evidence.inputs)
-    moved = dict(_tensor_attributes(used.module))
-    for name, tensor in made.items():
-        stays = kept.get(name) is tensor is moved.get(name)
-        if (
-            not stays
-            or name in forgotten
-            or tensor.dim() == 0
-            or not _is_read_in_place(steps, name)
-        ):
+    moved = dict(_tensor_attributes(used.module))  # the code may look at the device of its tokens
+    for name, tensor in read.items():
+        if moved.get(name) is not tensor:
             continue
         yield Finding(
             "mask-not-a-buffer" if _is_mask(tensor) else "table-not-a-buffer",

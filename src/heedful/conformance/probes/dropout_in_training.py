@@ -53,8 +53,8 @@ class _Dropout(NamedTuple):
 @probe("dropout-misplaced", "dropout-rescale")
 def dropout_in_training(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Find the steps that drop entries in train mode, and check that they drop weights and rescale the rest."""
-    subject, inputs = evidence.subject, evidence.inputs
-    first, second = (subject.fresh(train=True, seed=seed).record(inputs) for seed in (1, 2))
+    subject = evidence.subject
+    first, second = map(evidence.in_training, (1, 2))
     attentions = find_attentions(first)
     dropouts = [
         _Dropout(step, dropped_tensor(step, attentions, first))

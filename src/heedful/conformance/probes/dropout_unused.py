@@ -44,7 +44,7 @@ def dropout_unused(evidence: Evidence) -> Iterator[Finding | Fact]:
         yield mistaken
         return
     first, idle = _training_run(evidence.subject.fresh(train=True, seed=1), evidence)
-    second = evidence.subject.fresh(train=True, seed=2).record(evidence.inputs)
+    second = evidence.in_training(2)
     attentions = find_attentions(first)
     if not attentions or not same_steps(first, second) or not first.output.isfinite().all():
         return

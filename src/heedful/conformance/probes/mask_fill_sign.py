@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line, fill_of
-from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
+from heedful.conformance.probes.padded_batch import padded_run, padded_subject
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.observation import Observation, tensor_of
@@ -27,8 +27,7 @@ def mask_fill_sign(evidence: Evidence) -> Iterator[Finding | Fact]:
     subject = padded_subject(evidence)
     runs = [evidence.baseline]
     if subject is not None:
-        keep = real_tokens(evidence, "right")
-        runs.append(subject.record(evidence.inputs, keep=keep))
+        runs.append(padded_run(evidence, subject, "right"))
     for run in runs:
         finding = _positive_fill(evidence, run)
         if finding is not None:

@@ -13,6 +13,7 @@ from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
     masked_rows_spoil,
+    padded_run,
     padded_subject,
     padding_is_inverted,
     padding_sides,
@@ -41,8 +42,7 @@ def masked_rows(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _reaching_real_tokens(evidence: Evidence, subject: Subject) -> Finding | None:
-    keep = real_tokens(evidence, "right")
-    padded = subject.record(evidence.inputs, keep=keep)
+    keep, padded = real_tokens(evidence, "right"), padded_run(evidence, subject, "right")
     if evidence.baseline.output.isnan().any() or not masked_rows_spoil(padded, keep):
         return None
     return Finding(
@@ -58,8 +58,7 @@ def _far_from_real_tokens(evidence: Evidence, subject: Subject) -> Finding | Non
     """Leave one real token. Only attention within a window has queries, in the padding, that do not see it."""
     keep = torch.ones(evidence.inputs.sizes, dtype=torch.bool)
     keep[-1, 1:] = False
-    padded = subject.record(evidence.inputs, keep=keep)
-    if evidence.is_causal or not padded.output[-1].isnan().any():
+    if evidence.is_causal or not subject.run(evidence.inputs, keep=keep)[-1].isnan().any():
         return None
     return Finding(
         "nan-on-masked-rows",
@@ -67,13 +66,13 @@ def _far_from_real_tokens(evidence: Evidence, subject: Subject) -> Finding | Non
         "Queries in the padding, far from the real tokens, see no key and produce NaN in the output. A later layer "
         "gives them weights of 0, and 0 · NaN is NaN.",
         "one real token, and padding behind it",
-        line_masking_whole_row(padded),
+        line_masking_whole_row(subject.record(evidence.inputs, keep=keep)),
     )
 
 
 def _without_any_key(evidence: Evidence, subject: Subject) -> Finding | None:
     causal = evidence.is_causal
-    if causal and "left" not in padding_sides(subject):
+    if causal and "left" not in padding_sides(evidence, subject):
         return None
     keep = real_tokens(evidence, "left")
     if not causal:

@@ -11,7 +11,7 @@ from heedful.conformance.calling.mask_forms import AFTER_FIRST, LENGTHS, MaskArg
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.evidence import Evidence, once
 from heedful.conformance.evidence.fused import fused_arguments
 from heedful.conformance.recording.dataflow import ancestors, steps_of_places
 from heedful.conformance.recording.observation import Observation
@@ -36,6 +36,7 @@ def real_tokens(evidence: Evidence, side: str) -> Tensor:
     return keep.flip(1) if side == "left" else keep
 
 
+@once
 def padded_subject(evidence: Evidence) -> Subject | None:
     """Return the subject, with the polarity that its padding argument declares; None if it takes no padding."""
     subject = evidence.subject
@@ -53,7 +54,14 @@ def takes_padding(evidence: Evidence) -> bool:
     return len(padding_counts(T)) == B and max(padding_counts(T)) < T
 
 
-def padding_sides(subject: Subject) -> tuple[str, ...]:
+@once
+def padded_run(evidence: Evidence, subject: Subject, side: str) -> Observation:
+    """Return the run on the sample whose tokens on the "left" or "right" are padding."""
+    return subject.record(evidence.inputs, keep=real_tokens(evidence, side))
+
+
+@once
+def padding_sides(evidence: Evidence, subject: Subject) -> tuple[str, ...]:
     """Return the sides that padding may be on.
 
     It is the right one alone for lengths, also those counted in a mask, and where the first token is always visible.
@@ -89,6 +97,7 @@ def describe_sizes(evidence: Evidence) -> str:
     return f"B = {B}, T = {T}, padding tokens {', '.join(map(str, padding_counts(T)))}"
 
 
+@once
 def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
     """Return True if hiding the padding changes any output."""
     keep = real_tokens(evidence, "right")
@@ -100,12 +109,13 @@ def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
     return bool(evidence.differs(hidden, visible).any())
 
 
+@once
 def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
     """Return True if real tokens see the padding, and no other real token.
 
     The last token of causal attention reaches no other row, but it does reach one row in all.
     """
-    side = padding_sides(subject)[-1]
+    side = padding_sides(evidence, subject)[-1]
     keep, inputs = real_tokens(evidence, side), evidence.inputs
     output = subject.run(inputs, keep=keep).detach()
     b, T = 1, inputs.sizes[1]

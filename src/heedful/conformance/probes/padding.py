@@ -26,6 +26,7 @@ from heedful.conformance.probes.padded_batch import (
     describe_sizes,
     line_applying_argument,
     masked_rows_spoil,
+    padded_run,
     padded_subject,
     padding_has_effect,
     padding_is_inverted,
@@ -125,7 +126,11 @@ def _without_positions(evidence: Evidence, subject: Subject) -> Iterator[Finding
     Code that speaks of padding on the left has to count right; other targets leave it to those who call them.
     """
     given = subject.positions
-    if given is None or given in subject.target.required or "left" not in padding_sides(subject):
+    if (
+        given is None
+        or given in subject.target.required
+        or "left" not in padding_sides(evidence, subject)
+    ):
         return
     unsaid = replace(subject, positions=None)
     found = [it for it in _leaks(evidence, unsaid) if it.name == "left-padding-positions"]
@@ -140,7 +145,7 @@ def _without_positions(evidence: Evidence, subject: Subject) -> Iterator[Finding
 def _is_forgotten(evidence: Evidence, subject: Subject) -> bool:
     """Check whether one attention hides the padding of a batch, and another one shows all tokens."""
     keep = real_tokens(evidence, "right")
-    attentions = list(find_attentions(subject.record(evidence.inputs, keep=keep)))
+    attentions = list(find_attentions(padded_run(evidence, subject, "right")))
     hides = (_hides_padding(evidence, *it, keep) for it in enumerate(attentions))
     return any(hides) and any(attention.visible.all() for attention in attentions)
 
@@ -148,7 +153,7 @@ def _is_forgotten(evidence: Evidence, subject: Subject) -> bool:
 def _inversion(evidence: Evidence, subject: Subject) -> Finding:
     """Report lengths that hide the real tokens."""
     assert subject.padding is not None
-    observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
+    observation = padded_run(evidence, subject, "right")
     return Finding(
         "mask-inverted",
         "bug",
@@ -162,7 +167,7 @@ def _hidden_real_keys(evidence: Evidence, subject: Subject) -> Iterator[Finding]
     """Report a call of PyTorch's attention whose padding mask hides the tokens that the lengths say are real."""
     assert subject.padding is not None
     keep = real_tokens(evidence, "right")
-    observation = subject.record(evidence.inputs, keep=keep)
+    observation = padded_run(evidence, subject, "right")
     for step in observation.trace:
         mask = value_of(observation, step.keywords.get("key_padding_mask"))
         if mask is None or mask.shape != keep.shape:
@@ -181,9 +186,9 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
     """Report padding that changes the outputs of real tokens, given by the padding argument of a subject."""
     if not padding_has_effect(evidence, subject) or padding_is_inverted(evidence, subject):
         return
-    for side in padding_sides(subject):
+    for side in padding_sides(evidence, subject):
         keep = real_tokens(evidence, side)
-        padded = subject.record(evidence.inputs, keep=keep)
+        padded = padded_run(evidence, subject, side)
         if masked_rows_spoil(padded, keep):
             continue  # the probe of masked rows reports it
         masked = _masked_arguments(subject)

@@ -25,6 +25,7 @@ from heedful.conformance.probes.mask_fill import LIKE_SCORES
 from heedful.conformance.probes.padded_batch import (
     describe_sizes,
     line_applying_argument,
+    padded_run,
     padded_subject,
     padding_has_effect,
     padding_is_inverted,
@@ -61,7 +62,7 @@ def padding_argument(evidence: Evidence) -> Iterator[Finding | Fact]:
         return
     argument = subject.padding
     yield Fact("padding mask", f"{argument.name} {argument.form}, {_polarity(argument)}")
-    observation = subject.record(evidence.inputs, keep=real_tokens(evidence, "right"))
+    observation = padded_run(evidence, subject, "right")
     has_effect = padding_has_effect(evidence, subject)
     weak = None if has_effect else _adding_too_little(observation, argument.name)
     if weak is not None:

@@ -39,6 +39,10 @@ LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WEIGHT_TOLERANCE = 1e-6
 TABLE_ROUNDING = 1e-7  # of float32, relative to the largest output
 BLOCK_SIZE: re.Pattern[str] = re.compile(r"(bucket|block|chunk|segment|window|group)\w*(size|len)")
+EXACT_LENGTH: re.Pattern[str] = re.compile(
+    r"(example|input|num|n)_?(len|length|tokens|nodes|patches|steps|frames|joints)"
+)
+"""The name of a parameter that takes a number of tokens which all sequences have."""
 MEETS_ALL_KEYS = "the queries meet all keys"
 APPLIES_SOFTMAX = "the weights are the softmax of the scores"
 SEES_ALL_KEYS = "every query sees all keys, or all earlier keys"
@@ -102,7 +106,10 @@ def _reads_own_size(error: Exception, size: int) -> bool:
 
 
 def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
-    """Find a causal mask that is not cut to the tokens: sequences shorter than the mask are valid."""
+    """Find a causal mask that is not cut to the tokens: sequences shorter than the mask are valid.
+
+    They may not be where the constructor takes the length of each example, and no maximum.
+    """
     B, T = evidence.inputs.sizes
     module = evidence.subject.module
     buffers = [] if module is None else list(module.buffers())
@@ -113,9 +120,10 @@ def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
         return
     error = attempt(lambda: evidence.subject.run(evidence.inputs.tokens(0, T - 1)))
     if isinstance(error, Exception) and not is_refusal(error):
+        accepted = inspect.signature(type(module)).parameters
         yield Finding(
             "length-dependent",
-            "bug",
+            "suspicious" if any(map(EXACT_LENGTH.fullmatch, accepted)) else "bug",
             f"With {T - 1} tokens the target raises {describe_exception(error)}; it works with {T} tokens, the size of "
             "its mask.",
             f"B = {B}, T = {T - 1}",

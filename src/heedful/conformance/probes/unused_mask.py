@@ -15,7 +15,7 @@ from heedful.conformance.calling.masks import said_to_be_masks
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED
-from heedful.conformance.probes.padded_batch import padded_subject, real_tokens
+from heedful.conformance.probes.padded_batch import padded_run, padded_subject
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
 from heedful.conformance.recording.forwarding import functions_given, parameter_is_read
@@ -107,7 +107,7 @@ def _observations(evidence: Evidence) -> Iterator[Observation]:
     yield evidence.baseline
     padded = padded_subject(evidence)
     if padded is not None:
-        yield padded.record(evidence.inputs, keep=real_tokens(evidence, "right"))
+        yield padded_run(evidence, padded, "right")
     subject, T = evidence.subject, evidence.inputs.sizes[1]
     if subject.attention_mask is not None:
         attend = torch.ones(T, T, dtype=torch.bool).tril()
