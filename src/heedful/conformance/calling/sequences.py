@@ -48,12 +48,14 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 
 def _attributes(nodes: list[ast.AST], name: str) -> Iterator[str]:
-    """Yield the attributes that keep a variable, as `self.size = size`."""
+    """Yield the attributes that keep a variable, as `self.size = size` or `self.size = tuple(size)`."""
     for node in nodes:
         match node:
-            case ast.Assign(targets=[ast.Attribute(attr=kept)], value=value) if _is_name(
-                value, name
-            ):
+            case ast.Assign(
+                targets=[ast.Attribute(attr=kept)],
+                value=ast.Call(func=ast.Name(id="tuple" | "list"), args=[value])
+                | (ast.Name() as value),
+            ) if _is_name(value, name):
                 yield kept
 
 

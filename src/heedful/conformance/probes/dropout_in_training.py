@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ ENOUGH_WEIGHTS = 800  # to estimate a dropout probability within a few percent
 MAX_RUNS = 30  # to collect as many
 SIGMAS = 5.0  # how uncertain the estimate is taken to be, in standard deviations
 TOLERANCE = 1e-4
+SAID: re.Pattern[str] = re.compile(r"#.*\b(value|context|output)\w*\b.*\bdropout\b")
+"""A comment that says that a line drops entries behind the weighted values, as its author means it."""
 SCALINGS: tuple[str, ...] = ("mul", "imul", "div", "truediv", "itruediv")
 MERGING: tuple[str, ...] = ("view", "reshape", "flatten", "cat")
 CONSEQUENCES: dict[str, str] = {
@@ -148,7 +151,7 @@ def _misplacement(
 
     A block that projects may drop features, as any layer. A pooled context is a vector of features, which may be
     dropped as those of any layer, and so is one without a softmax, as a retention, and one of merged heads that no
-    projection follows.
+    projection follows. The line's own comment may say that it drops.
     """
     step, tensor = dropout
     value, steps = tensor_of(step), observation.trace.steps
@@ -157,6 +160,7 @@ def _misplacement(
     merged = any(it.operation in MERGING for it in _views_behind(observation, step))
     of_features |= (of_tokens or merged) and not projected
     unsure = tensor == "values" or in_part or (tensor == "context" and of_features)
+    unsure |= SAID.search(step.source) is not None
     share = "some" if value is None else f"{int((value == 0).sum())} of {value.numel()}"
     B, T = observation.inputs.sizes
     return Finding(

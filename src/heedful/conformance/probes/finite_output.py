@@ -23,6 +23,8 @@ from heedful.observation import Step
 UNINITIALISED: tuple[str, ...] = ("empty", "new_empty")
 SHORT = 1
 """A number of tokens at which statistics over the tokens may divide by zero."""
+SPREADS: tuple[str, ...] = ("std", "var", "std_mean", "var_mean")
+"""What is undefined for one token."""
 
 
 @probe("output-not-finite")
@@ -39,9 +41,10 @@ def finite_output(evidence: Evidence) -> Iterator[Finding | Fact]:
         mode = "train" if subject.module is not None and subject.module.training else "eval"
         dtype_name = str(subject.dtype).removeprefix("torch.")
         step = _first_step_not_finite(subject.record(inputs))
+        undefined = T == SHORT and step is not None and step.operation in SPREADS
         yield Finding(
             "output-not-finite",
-            "bug",
+            "suspicious" if undefined else "bug",
             _proof(output, step),
             f"{mode} mode, {dtype_name}, B = {B}, T = {T}{omitted}",
             SourceLine.of(step),

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from heedful.conformance.calling.mask_forms import MaskArgument
+from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
@@ -86,13 +88,19 @@ def _without_any_key(evidence: Evidence, subject: Subject) -> Finding | None:
     where = "output" if in_output else "gradient of a loss on real tokens alone"
     consequence = ", and the next layer spreads it to every row" if causal else ""
     by_caller = subject.convention.visible_keys is not None  # it joins both masks
+    is_called_mask = subject.padding is not None and _is_called_mask(subject, subject.padding)
     return Finding(
         "nan-on-masked-rows",
-        "bug" if causal and not by_caller else "suspicious",
+        "bug" if causal and is_called_mask and not by_caller else "suspicious",
         f"Queries that see no key produce NaN in the {where}{consequence}.",
         "padding on the left" if causal else "one sequence is all padding",
         line_masking_whole_row(subject.record(evidence.inputs, keep=keep)),
     )
+
+
+def _is_called_mask(subject: Subject, mask: MaskArgument) -> bool:
+    """Check whether a mask is one of Booleans, or is called a mask: numbers added to scores may mean something else."""
+    return not mask.dtype.is_floating_point or mask.name in masks_by_name(subject)
 
 
 def _parameter_gradients(evidence: Evidence, loss: Tensor) -> list[Tensor]:

@@ -78,15 +78,15 @@ def _is_counted(subject: Subject, mask: MaskArgument) -> bool:
     keep = torch.ones(*inputs.sizes, dtype=torch.bool)
     with torch.no_grad(), subject.isolated():
         steps = subject.trace(subject.arguments(inputs, keep)).steps
-    readers = [it.operation for it in steps if _reads(it, mask)]
+    readers = [it.operation for it in steps if reads_argument(it, mask)]
     behind_places = steps_of_places(steps, PLACES)
     sums = (it for it in steps if it.operation == "sum" and it.index in behind_places)
     counts = ({it.index, *ancestors(steps, it)} for it in sums)
-    tells_place = any(_reads(steps[index], mask) for count in counts for index in count)
+    tells_place = any(reads_argument(steps[index], mask) for count in counts for index in count)
     return tells_place or (bool(readers) and {*readers} == {"sum"})
 
 
-def _reads(step: Step, mask: MaskArgument) -> bool:
+def reads_argument(step: Step, mask: MaskArgument) -> bool:
     """Check whether a step reads an argument itself."""
     return any(source.kind == "input" and source.name == mask.name for source in step.inputs)
 
@@ -111,7 +111,7 @@ def padding_has_effect(evidence: Evidence, subject: Subject) -> bool:
 
 @once
 def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
-    """Return True if real tokens see the padding, and no other real token.
+    """Return True if no real token sees another one, and the padding is seen: by real tokens, or by padding alone.
 
     The last token of causal attention reaches no other row, but it does reach one row in all.
     """
@@ -120,16 +120,17 @@ def padding_is_inverted(evidence: Evidence, subject: Subject) -> bool:
     output = subject.run(inputs, keep=keep).detach()
     b, T = 1, inputs.sizes[1]
 
-    def influences_others(t: int) -> bool:
+    def others_reached_by(t: int) -> Tensor:
         changed = subject.run(inputs.changed(b, t), keep=keep).detach()
-        rows = evidence.differs(output, changed)[b] & keep[b]
+        rows = evidence.differs(output, changed)[b]
         rows[t] = False
-        return bool(rows.any())
+        return rows
 
     count = padding_counts(T)[b]
     last = T if subject.convention.pooled else T - 1
     padded, real = (0, range(count, last)) if side == "left" else (T - 1, range(T - count))
-    return influences_others(padded) and not any(influences_others(t) for t in real)
+    seen = others_reached_by(padded).any()
+    return bool(seen) and not any((others_reached_by(t) & keep[b]).any() for t in real)
 
 
 def masked_rows_spoil(padded: Observation, keep: Tensor) -> bool:
@@ -143,11 +144,7 @@ def masked_rows_spoil(padded: Observation, keep: Tensor) -> bool:
 def line_applying_argument(observation: Observation, argument: MaskArgument) -> SourceLine | None:
     """Return the first line that turns a mask argument into what meets the scores, or else the first that reads it."""
     steps = observation.trace.steps
-    readers = {
-        step.index
-        for step in steps
-        if any(source.kind == "input" and source.name == argument.name for source in step.inputs)
-    }
+    readers = {step.index for step in steps if reads_argument(step, argument)}
     for attention in find_attentions(observation):
         chain = {step.index for step in attention.chain}
         operands = (source.step for source in mask_sources(attention))

@@ -13,7 +13,7 @@ from torch import Tensor
 from heedful.conformance.calling import names
 from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.calling.mask_forms import LENGTHS
+from heedful.conformance.calling.mask_forms import LENGTHS, MaskArgument
 from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.alignment import PartialRun
@@ -31,12 +31,14 @@ from heedful.conformance.probes.padded_batch import (
     padding_has_effect,
     padding_is_inverted,
     padding_sides,
+    reads_argument,
     real_tokens,
     takes_padding,
 )
 from heedful.conformance.probes.padded_pooling import pooling_line
 from heedful.conformance.probes.padding_causes import find_padding_cause, rows_of_entries
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import ancestors
 from heedful.conformance.recording.differences import coarsest_dtype, differing_entries
 from heedful.conformance.recording.forwarding import call_mistaking, call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs
@@ -191,7 +193,7 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
         padded = padded_run(evidence, subject, side)
         if masked_rows_spoil(padded, keep):
             continue  # the probe of masked rows reports it
-        masked = _masked_arguments(subject)
+        masked = _masked_arguments(subject, padded)
         change = _find_leak(evidence, subject, padded, keep, masked)
         comparable = masked is None and subject.fixed_sizes is None
         comparable = comparable and not (evidence.causal_alone or draws_noise(evidence))
@@ -204,15 +206,26 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
             return
 
 
-def _masked_arguments(subject: Subject) -> list[str] | None:
+def _masked_arguments(subject: Subject, padded: Observation) -> list[str] | None:
     """Return the arguments after which a mask is named, as context_mask; None if it may be of all tokens.
 
-    Those of queries, keys and values hold the same tokens.
+    Those of queries, keys and values hold the same tokens. Elsewhere, a mask that meets no scores, but the rows of the
+    output, is one of the queries.
     """
     of_tokens, mask = subject.convention.names, subject.padding
     known = (*names.QUERIES, *names.KEYS, *names.VALUES)
     own = [it for it in of_tokens if mask is not None and mask.name.startswith(f"{it}_")]
+    if not own and mask is not None and len(of_tokens) > 1 and _acts_behind(padded, mask):
+        own = [*of_tokens[:1]]
     return own if 0 < len(own) < len(of_tokens) and not {*own} & {*known} else None
+
+
+def _acts_behind(padded: Observation, mask: MaskArgument) -> bool:
+    """Check whether a mask is read, and no attention is computed from it."""
+    steps, attentions = padded.trace.steps, find_attentions(padded)
+    readers = {step.index for step in steps if reads_argument(step, mask)}
+    behind = {index for it in attentions for index in ancestors(steps, it.context_step)}
+    return bool(readers and attentions) and readers.isdisjoint(behind)
 
 
 def _positions_are_given(subject: Subject) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -25,7 +25,7 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             before = None if step is None else value_of(evidence.baseline, step.inputs[0])
             if step is None or before is None or not view.is_misordered(before.shape):
                 continue
-            if _has_longer_rows(evidence, step):
+            if has_longer_rows(evidence, step):
                 continue  # a shift of relative positions: each row begins one number later
             names = ", ".join(sorted(view.axes, key=view.axes.__getitem__))
             mixed = "tokens" if view.begins_with_first_axis else "sequences"
@@ -39,17 +39,22 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
-def _has_longer_rows(evidence: Evidence, view: Step) -> bool:
-    """Check whether a view is one of a tensor each row of which has just got one number more."""
+def has_longer_rows(evidence: Evidence, view: Step) -> bool:
+    """Check whether a view is one of a tensor that has just got one number more along one axis."""
     source = view.inputs[0].step
     if source is None:
         return False
     padded = evidence.baseline.trace[source]
     before = (value_of(evidence.baseline, it) for it in padded.inputs)
-    longer = (*padded.shape[:-1], padded.shape[-1] - 1)
     return padded.operation in ("pad", "cat") and any(
-        it is not None and it.shape == longer for it in before
+        it is not None and _is_one_longer(padded.shape, it.shape) for it in before
     )
+
+
+def _is_one_longer(shape: Sequence[int], before: Sequence[int]) -> bool:
+    """Check whether one axis of a shape has one number more than before, and the others have as many."""
+    more = [a - b for a, b in zip(shape, before, strict=False) if a != b]
+    return len(shape) == len(before) and more == [1]
 
 
 def _step_of(evidence: Evidence, file: str, view: NamedView) -> Step | None:

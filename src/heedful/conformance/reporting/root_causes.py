@@ -104,6 +104,10 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
 }
 """The consequences of each cause. If two findings explain each other, the one listed first is the cause."""
 
+MIXING: tuple[str, ...] = ("heads-mixed-split", "heads-mixed-merge", "batch-mixed")
+"""The findings on views that mix what does not belong together."""
+TEARS = "A view of"
+"""How the proof begins that a view alone is, whatever it mixes."""
 HIDING: tuple[str, ...] = ("heads-mixed-split", "softmax-wrong-dim", "softmax-twice")
 """Bugs that change so much that others do not show beside them, and that a small edit mends for sure."""
 
@@ -146,6 +150,10 @@ def root_causes(findings: Iterable[Finding]) -> list[Finding]:
     merged, mixed = by_name.get("heads-mixed-merge"), by_name.get("batch-mixed")
     if merged is not None and mixed is not None and merged.place == mixed.place is not None:
         explained = explained - {"heads-mixed-merge"} | {"batch-mixed"}
+    mixing = [by_name[it] for it in MIXING if it in by_name]
+    torn = next((it for it in mixing if it.proof.startswith(TEARS)), None)
+    if torn is not None and len(mixing) > 1:  # the other one shows what the view mixes
+        explained = explained | {torn.name}
     wrong = by_name.get("context-wrong")
     if wrong is not None and wrong.proof.startswith(NOTHING_READS):
         explained = explained - {"context-wrong"} | {*_LEAKS}
