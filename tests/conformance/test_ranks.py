@@ -7,12 +7,7 @@ from ranks.mutants import MUTANTS, RIGHT
 
 from heedful.conformance.ranks.check import check_on_ranks
 
-QUICK = (
-    "the sliding window",
-    "gradients of gathered keys and values are not",
-    "is that of their mean",
-)
-QUICK += ("the bias of a row-parallel", "its own dropout", "one rank takes part")
+QUICK = ("gradients of gathered keys and values are not", "is that of their mean")
 ATTENTIONS = {
     "gathered:GatheredAttention": "contiguous",
     "ring:RingAttention": "contiguous",
@@ -99,6 +94,7 @@ class GatheredAttention(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_tensors_without_a_gradient_are_no_obstacle(tmp_path):
     """Gathered keys and values have none, and neither have two of the three parts that a chunk returns."""
     file = tmp_path / "gathered.py"

@@ -203,6 +203,7 @@ def test_quantised_weights_are_refused(tmp_path):
         from_folder(tmp_path)
 
 
+@pytest.mark.slow
 def test_smollm2():
     """The real weights of SmolLM2-135M-Instruct give equal logits."""
     source = transformers.AutoModelForCausalLM.from_pretrained(

@@ -12,7 +12,11 @@ from heedful.conformance.calling.subject import find_subject
 
 @pytest.mark.parametrize(
     ("target", "tokens"),
-    [(trials.Scored, "history"), (trials.Turned, "x"), (trials.OfMaps, "x")],
+    [
+        pytest.param(trials.Scored, "history", marks=pytest.mark.slow),
+        (trials.Turned, "x"),
+        (trials.OfMaps, "x"),
+    ],
 )
 def test_a_call_is_found_by_trial_and_the_module_is_sound(target, tokens):
     assert find_subject(target).convention.names[0] == tokens
@@ -23,8 +27,14 @@ def test_a_call_is_found_by_trial_and_the_module_is_sound(target, tokens):
 @pytest.mark.parametrize(
     ("target", "name", "line"),
     [
-        (trials.Unweighed, "attention-ignored", "output = history.sum(dim=1)"),
-        (trials.OfTornMaps, "heads-mixed-split", "return x.view(b, h * w, c)"),
+        pytest.param(
+            *(trials.Unweighed, "attention-ignored", "output = history.sum(dim=1)"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(trials.OfTornMaps, "heads-mixed-split", "return x.view(b, h * w, c)"),
+            marks=pytest.mark.slow,
+        ),
         (trials.Misspelled, "crashes", "premute"),
     ],
 )
@@ -58,6 +68,7 @@ def test_what_depends_on_the_roles_of_arguments_that_were_found_by_trial_is_a_su
     assert {it.level for it in report.findings} == {"suspicious"}
 
 
+@pytest.mark.slow
 def test_a_tuple_of_states_and_their_mask_and_the_last_layer_s_state_are_tried():
     report = check(trials.OfLastState)
     assert find_subject(trials.OfLastState).convention.by_trial

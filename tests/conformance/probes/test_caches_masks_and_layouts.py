@@ -1,9 +1,12 @@
 """Caches by flags and by words, masks that hide twice or not at all, sums of loops, and layouts of channels first."""
 
+import pytest
 from attentions_with_caches import written
 from gapped_attention import bugs_in, self_attention
 
 from heedful import check
+
+pytestmark = pytest.mark.slow
 
 CACHING = """import torch
 from torch import nn

@@ -7,6 +7,8 @@ from gapped_attention import bugs_in, self_attention
 from heedful import check
 from heedful.errors import ArgumentError
 
+pytestmark = pytest.mark.slow
+
 OTHER_VALUES = """import torch
 from torch import nn
 

@@ -6,6 +6,8 @@ from gapped_attention import bugs_in
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 SCORES = """import torch
 from torch import nn
 

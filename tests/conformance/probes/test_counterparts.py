@@ -5,6 +5,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 ADDITIVE = """import torch
 from torch import nn
 

@@ -12,6 +12,8 @@ from torch import nn
 from heedful import check
 from heedful.conformance.recording.source import parsed
 
+pytestmark = pytest.mark.slow
+
 HEAD = """import math
 from dataclasses import dataclass
 

@@ -8,6 +8,8 @@ from attentions_with_caches import written
 from heedful import check
 from heedful.conformance.reporting.finding import Fact
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import torch
 from torch import nn

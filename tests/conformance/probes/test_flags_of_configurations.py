@@ -7,6 +7,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 DATACLASS = """
 @dataclass
 class Settings:

@@ -9,6 +9,8 @@ from heedful import check
 from heedful.conformance import Example
 from heedful.conformance.probes.head_split import _is_one_token
 
+pytestmark = pytest.mark.slow
+
 
 class Heads(nn.Module):
     """Attention with 4 heads, (B, H, T, D), whose steps the designs replace."""

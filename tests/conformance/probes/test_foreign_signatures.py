@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 NOTHING, NO_CACHE = torch.empty(0), torch.zeros(0, 0, 0, 0)
 
 

@@ -7,6 +7,8 @@ from attentions_with_caches import written
 from heedful import check
 from heedful.conformance import Example
 
+pytestmark = pytest.mark.slow
+
 EDGES = """import torch
 from torch import nn
 

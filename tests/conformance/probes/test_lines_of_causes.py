@@ -1,9 +1,12 @@
 """Bugs that show elsewhere than where they are written: in a helper, in a later step, in another call."""
 
+import pytest
 import torch
 from attentions_with_caches import written
 
 from heedful import check
+
+pytestmark = pytest.mark.slow
 
 HEADER = """import math
 

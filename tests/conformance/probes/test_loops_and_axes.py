@@ -3,6 +3,8 @@
 import pytest
 from gapped_attention import bugs_in, self_attention
 
+pytestmark = pytest.mark.slow
+
 LOOPED = """import torch
 from torch import nn
 

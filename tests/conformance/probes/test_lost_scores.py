@@ -8,6 +8,8 @@ from torch import nn
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 
 class Documents(nn.Module):
     """Tokens attend to those of their own document."""

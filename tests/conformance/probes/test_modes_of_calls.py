@@ -7,6 +7,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 HEAD = """import torch
 import torch.nn.functional as F
 from torch import nn

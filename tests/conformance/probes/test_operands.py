@@ -6,6 +6,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 CROSS = """import torch
 import torch.nn.functional as F
 from torch import nn

@@ -7,6 +7,8 @@ from attentions_with_caches import findings, written
 
 from heedful.conformance import check
 
+pytestmark = pytest.mark.slow
+
 # A vector of each document, of the kind of hierarchical attention.
 DOCUMENT = '''
 import torch

@@ -6,6 +6,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 # A window of 2 × 3 pixels, whose table of biases is read by an index from a function.
 WINDOW = """import torch
 from torch import nn

@@ -6,6 +6,8 @@ from gapped_attention import bugs_in, self_attention
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 BIASED = """import math
 import torch
 from torch import nn

@@ -7,6 +7,8 @@ from torch import nn
 
 from heedful.conformance.calling.construction import instantiate
 
+pytestmark = pytest.mark.slow
+
 STACK = """import torch
 from torch import nn
 

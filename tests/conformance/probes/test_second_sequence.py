@@ -9,6 +9,8 @@ from heedful.conformance import check
 from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.subject import find_subject
 
+pytestmark = pytest.mark.slow
+
 # A layer of a decoder whose masks are described in sentences and in comments.
 LAYER = """
 import torch

@@ -7,6 +7,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 # Multi-head latent attention: some features of a head turn, and their keys are shared by all heads.
 LATENT = """import torch
 from dataclasses import dataclass

@@ -8,6 +8,8 @@ from gapped_attention import bugs_in, self_attention
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 HEAD = """import torch
 import torch.nn.functional as F
 from torch import nn

@@ -8,6 +8,8 @@ from torch import nn
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 
 class Columns(nn.Module):
     """The pixels of each column of a feature map attend to one another."""

@@ -6,6 +6,8 @@ from attentions_with_caches import written
 from heedful import check
 from heedful.errors import ArgumentError
 
+pytestmark = pytest.mark.slow
+
 UNCALLABLE = """import torch
 from torch import nn
 

@@ -8,6 +8,8 @@ from attentions_with_caches import written
 from heedful import check
 from heedful.errors import ArgumentError
 
+pytestmark = pytest.mark.slow
+
 # The features are attended to only where a size says that there are some.
 TWO_CONTEXTS = """import torch
 from torch import nn

@@ -8,6 +8,8 @@ from attentions_with_caches import written
 from heedful import check
 from heedful.conformance.calling.loading import loaded
 
+pytestmark = pytest.mark.slow
+
 HEAD = """import math
 import torch
 import torch.nn.functional as F

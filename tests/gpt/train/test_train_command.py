@@ -249,23 +249,26 @@ app(sys.argv[1:])
             8,
         ),
         # while a checkpoint is written: the history is written, the state is not
-        (
+        pytest.param(
             {"module": "run", "function": "write_history", "condition": "len(arguments[1]) == 16"},
             8,
+            marks=pytest.mark.slow,
         ),
         # the state is written, the model is not
-        (
+        pytest.param(
             {"module": "run", "function": "save_state", "condition": "arguments[2]['step'] == 16"},
             16,
+            marks=pytest.mark.slow,
         ),
         # before the first checkpoint
-        (
+        pytest.param(
             {
                 "module": "trainer",
                 "function": "Trainer.take_step",
                 "condition": "arguments[0].step == 5",
             },
             0,
+            marks=pytest.mark.slow,
         ),
     ],
 )
