@@ -230,8 +230,8 @@ _WEIGHTS = (
         "The weights are right, but what they multiply is not, or what their context is added to or multiplied by.",
         "The values that meet the weights are compared with those that were projected: they are scaled, or normalized "
         "in place of the queries or keys. One residual connection of a block adds what a norm has made of the block's "
-        "input, and another one adds what its norm is given. A result is added to itself, or to the values, or a sum that "
-        "no line takes is a statement of its own. A gate of the context has no sigmoid.",
+        "input, and another one adds what its norm is given. A result is added to itself, or to the values, or no line "
+        "takes a sum. A gate of the context has no sigmoid.",
         "Multiply the weights by the projected values as they are. The scale belongs to the scores.",
     ),
     CatalogueEntry(
