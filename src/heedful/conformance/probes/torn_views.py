@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import mul
 
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.view_order import has_longer_rows
 from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
     SPLITTING,
     VIEWS,
     ancestors,
@@ -25,18 +28,17 @@ from heedful.observation import Step
 from heedful.shapes import times
 
 
-@probe("heads-mixed-split", "heads-mixed-merge")
+@probe("heads-mixed-split", "heads-mixed-merge", "weights-wrong")
 def torn_views(evidence: Evidence) -> Iterator[Finding]:
     """Look for views whose axes begin in the midst of other axes, as if a view could transpose them.
 
     What the caller passes may have another layout than the check assumes.
     """
     steps = evidence.baseline.trace.steps
-    contexts = {it.context_step.index for it in evidence.attentions}
     for step, before in _torn_views(evidence):
         from_caller = behind_views(steps, step.inputs[0]).kind == "input"
         yield Finding(
-            "heads-mixed-merge" if contexts & ancestors(steps, step) else "heads-mixed-split",
+            _name(steps, step),
             "suspicious" if from_caller else "bug",
             f"{TEARS} {times(before)} numbers as {times(step.shape)} does not transpose them: what belongs together "
             "along one axis is put on several.",
@@ -45,6 +47,17 @@ def torn_views(evidence: Evidence) -> Iterator[Finding]:
             "Permute the axes first, as in x.transpose(1, 2).reshape(…).",
         )
         return
+
+
+def _name(steps: Sequence[Step], view: Step) -> str:
+    """Return the finding on a view: one of weights, one of a context, which products of weights lead to, or neither."""
+    behind = ancestors(steps, view)
+    softmaxes = {it for it in behind if steps[it].operation in SOFTMAXES}
+    products = (steps[it] for it in behind if steps[it].operation in PRODUCTS)
+    fused = any(steps[it].operation == FUSED for it in behind)
+    if fused or any(softmaxes & ancestors(steps, it) for it in products):
+        return "heads-mixed-merge"
+    return "weights-wrong" if softmaxes else "heads-mixed-split"
 
 
 def _torn_views(evidence: Evidence) -> Iterator[tuple[Step, Sequence[int]]]:
