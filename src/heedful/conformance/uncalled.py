@@ -10,6 +10,7 @@ from heedful.conformance.calling.construction import instantiate_filled
 from heedful.conformance.calling.failures import UncallableError
 from heedful.conformance.calling.target import make_target
 from heedful.conformance.failing_choices import fewer_key_heads_fail
+from heedful.conformance.probes.discarded_results import discarded_results_in
 from heedful.conformance.probes.sinusoids import sinusoids_in
 from heedful.conformance.probes.undefined_names import undefined_names_in
 from heedful.conformance.probes.uninitialised_parameters import uninitialised_in
@@ -41,6 +42,7 @@ def report_without_call(
         *sinusoids_in(held.module),
         *unregistered_lists_in(held.module),
         *unread_results_in(held.module),
+        *islice(discarded_results_in(held.module), 1),
         *islice(unpassed_values_in(held.module), 1),
     )
     if not any(it.level == "bug" for it in findings):

@@ -217,3 +217,12 @@ def test_a_view_that_tears_axes_apart_is_found(tmp_path):
 def test_the_shift_of_relative_positions_tears_nothing_apart(tmp_path):
     with written(tmp_path, SHIFTED) as target:
         assert "heads-mixed-split" not in {it.name for it in check(target).findings}
+
+
+def test_a_result_that_nothing_takes_is_found_where_no_call_works(tmp_path):
+    uncallable = RESIDUAL.replace("def forward(self, x):", "def forward(self, x, scene):").replace(
+        "residual = x", "residual = x + scene.lanes(x).features"
+    )
+    with written(tmp_path, uncallable.replace("SUM", "self.dropout(x) + residual")) as target:
+        found = {it.name: it.place.source for it in check(target).bugs}
+    assert found["context-wrong"] == "self.dropout(x) + residual"

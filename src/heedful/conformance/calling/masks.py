@@ -53,8 +53,6 @@ TOKENS, SEQUENCES = 5, 3  # unlike the numbers of heads that masks are broadcast
 MAX_UNKNOWN = 2  # arguments of unknown names that are tried as masks
 FAINT = 1e-2  # the largest share of a hidden token's effect that an imperfect mask may leave
 SIMILAR = 1.05  # what leaves no more than this times the smallest share is as good, and the likelier form is taken
-OF_VECTORS: re.Pattern[str] = re.compile(r"(feature|feat|embedding|embed|emb)s?$")
-"""How the names of arguments end that hold vectors, and are no masks."""
 MASK_WORDS = ("mask", "pad", "valid", "keep", "visible")
 
 
@@ -148,7 +146,7 @@ def _unknown(caller: Caller) -> Names:
     found = (
         name
         for name in candidates
-        if name not in names.OF_KNOWN_ROLES and not OF_VECTORS.search(name)
+        if name not in names.OF_KNOWN_ROLES and not names.OF_VECTORS.search(name)
     )
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
 

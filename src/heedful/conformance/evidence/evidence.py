@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
-from functools import cache, cached_property, wraps
+from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -46,6 +46,22 @@ MOST_TOKENS = 40
 OTHER_SIZES = ((3, 6), (3, 5), (2, 8), (4, 16))
 """Sizes for subjects that do not accept those: the next likely B and T."""
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def once(ask: Callable[Concatenate[Evidence, P], R]) -> Callable[Concatenate[Evidence, P], R]:
+    """Make a function of evidence keep its answers there: several probes ask the same, and each run takes time."""
+
+    @wraps(ask)
+    def kept(evidence: Evidence, *args: P.args, **keywords: P.kwargs) -> R:
+        question = (ask, args, *keywords.items())
+        if question not in evidence.answers:
+            evidence.answers[question] = ask(evidence, *args, **keywords)
+        return evidence.answers[question]
+
+    return kept
+
 
 class Evidence:
     """Runs of a subject in eval mode on a small sample.
@@ -58,13 +74,6 @@ class Evidence:
     def __init__(self, subject: Subject, expected: Expected) -> None:
         self.subject: Subject = subject
         self.stated: Expected = expected
-        self.after: Callable[[int, int], Observation] = cache(self._after)
-        self.on_other_tokens: Callable[[int], Observation] = cache(self._on_other_tokens)
-        self.attentions_after: Callable[[int, int], list[RecordedAttention]] = cache(
-            self._attentions_after
-        )
-        self.rows_of_entries: Callable[[int], list[Tensor] | None] = cache(self._rows_of_entries)
-        self.in_training: Callable[[int], Observation] = cache(self._in_training)
         self.answers: dict[tuple[Hashable, ...], Any] = {}
 
     @cached_property
@@ -95,15 +104,18 @@ class Evidence:
         """The run on the sample."""
         return self.subject.record(self.inputs)
 
-    def _after(self, b: int, t: int) -> Observation:
+    @once
+    def after(self, b: int, t: int) -> Observation:
         """Return the run on the sample with token t of batch entry b changed."""
         return self.subject.record(self.inputs.changed(b, t))
 
-    def _on_other_tokens(self, seed: int) -> Observation:
+    @once
+    def on_other_tokens(self, seed: int) -> Observation:
         """Return the run on other tokens, of the sizes of the sample; those of the sample have the seed 0."""
         return self.subject.record(self.subject.draw(*self.inputs.sizes, seed=seed))
 
-    def _in_training(self, seed: int) -> Observation:
+    @once
+    def in_training(self, seed: int) -> Observation:
         """Return the run of a copy in training mode on the sample; the seed is that of the random numbers."""
         return self.subject.fresh(train=True, seed=seed).record(self.inputs)
 
@@ -133,11 +145,13 @@ class Evidence:
         """The attentions in `baseline`, in order."""
         return find_attentions(self.baseline)
 
-    def _attentions_after(self, b: int, t: int) -> list[RecordedAttention]:
+    @once
+    def attentions_after(self, b: int, t: int) -> list[RecordedAttention]:
         """Return the attentions in `after(b, t)`, in order."""
         return find_attentions(self.after(b, t))
 
-    def _rows_of_entries(self, index: int) -> list[Tensor] | None:
+    @once
+    def rows_of_entries(self, index: int) -> list[Tensor] | None:
         """Return for each batch entry which of the L rows of an attention belong to it.
 
         A row belongs to an entry if its queries, or else its keys, change with the tokens of the entry. Return None if
@@ -204,20 +218,3 @@ class Evidence:
     def differs(a: Tensor, b: Tensor) -> Tensor:
         """Return (B, T) Boolean, True where the rows of two outputs (B, T, …) differ by more than rounding."""
         return differing_entries(a, b).flatten(2).any(-1)
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def once(ask: Callable[Concatenate[Evidence, P], R]) -> Callable[Concatenate[Evidence, P], R]:
-    """Make a function of evidence keep its answers there: several probes ask the same, and each run takes time."""
-
-    @wraps(ask)
-    def kept(evidence: Evidence, *args: P.args, **keywords: P.kwargs) -> R:
-        question = (ask, args, *keywords.items())
-        if question not in evidence.answers:
-            evidence.answers[question] = ask(evidence, *args, **keywords)
-        return evidence.answers[question]
-
-    return kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import islice
 
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd as Dropout
@@ -18,23 +19,21 @@ from heedful.conformance.reporting.finding import ANY_CALL, Finding
 @probe("context-wrong", "projection-unused", "dropout-unused")
 def discarded_results(evidence: Evidence) -> Iterator[Finding]:
     """Look for lines that are a sum, a product or the call of one of PyTorch's layers, and nothing more."""
-    module = evidence.subject.module
+    yield from islice(discarded_results_in(evidence.subject.module), 1)
+
+
+def discarded_results_in(module: nn.Module | None) -> Iterator[Finding]:
+    """Yield findings on lines of a module's classes that compute something and throw it away."""
     parts = {type(part): part for part in (() if module is None else module.modules())}
-    for cls, part in parts.items():
-        source = None if is_from_torch(part) else parsed(cls)
+    sources = ((parsed(cls), part) for cls, part in parts.items() if not is_from_torch(part))
+    for source, part in sources:
         for statement in () if source is None else source.statements():
             found = _discarded(statement, part)
             if source is not None and found is not None:
                 name, what = found
-                yield Finding(
-                    name,
-                    "bug",
-                    f"This line computes {what}, and nothing takes the result.",
-                    ANY_CALL,
-                    source.line_of(statement),
-                    "Assign it: x = …",
-                )
-                return
+                proof = f"This line computes {what}, and nothing takes the result."
+                place = source.line_of(statement)
+                yield Finding(name, "bug", proof, ANY_CALL, place, "Assign it: x = …")
 
 
 def _discarded(statement: ast.stmt, part: nn.Module) -> tuple[str, str] | None:

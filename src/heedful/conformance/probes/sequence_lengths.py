@@ -18,7 +18,6 @@ from heedful.conformance.calling.exceptions import (
     raising_line,
 )
 from heedful.conformance.calling.failures import TOO_FEW, is_refusal
-from heedful.conformance.calling.names import HEADS, KEY_HEADS
 from heedful.conformance.calling.target import TargetError
 from heedful.conformance.evidence.attention import SMALLEST_FILL, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
@@ -39,10 +38,6 @@ LENGTHS: tuple[int, ...] = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 WEIGHT_TOLERANCE = 1e-6
 TABLE_ROUNDING = 1e-7  # of float32, relative to the largest output
 BLOCK_SIZE: re.Pattern[str] = re.compile(r"(bucket|block|chunk|segment|window|group)\w*(size|len)")
-EXACT_LENGTH: re.Pattern[str] = re.compile(
-    r"(example|input|num|n)_?(len|length|tokens|nodes|patches|steps|frames|joints)"
-)
-"""The name of a parameter that takes a number of tokens which all sequences have."""
 MEETS_ALL_KEYS = "the queries meet all keys"
 APPLIES_SOFTMAX = "the weights are the softmax of the scores"
 SEES_ALL_KEYS = "every query sees all keys, or all earlier keys"
@@ -53,9 +48,6 @@ Outcome = Tensor | Exception
 @probe("length-dependent")
 def lengths(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Run ever longer prefixes of one sequence. No length may raise or change earlier outputs."""
-    if evidence.subject.fixed_sizes is not None:
-        yield from _uncut_mask(evidence)
-        yield from _as_many_tokens_as_heads(evidence)
     if evidence.subject.fixed_sizes is not None or evidence.subject.convention.is_image:
         return
     inputs = _longest_inputs(evidence)
@@ -103,58 +95,6 @@ def _reads_own_size(error: Exception, size: int) -> bool:
     read = set(re.findall(r"\bself\.(\w+)", place.source))
     given = inspect.signature(type(module)).parameters.keys() & read
     return any(vars(module).get(name) == size for name in given)
-
-
-def _uncut_mask(evidence: Evidence) -> Iterator[Finding]:
-    """Find a causal mask that is not cut to the tokens: sequences shorter than the mask are valid.
-
-    They may not be where the constructor takes the length of each example, and no maximum.
-    """
-    B, T = evidence.inputs.sizes
-    module = evidence.subject.module
-    buffers = [] if module is None else list(module.buffers())
-    tables = [
-        it.reshape(T, T).bool() for it in buffers if it.shape[-2:] == (T, T) == it.squeeze().shape
-    ]
-    if not any(torch.equal(it, it.tril()) or torch.equal(it, it.triu()) for it in tables):
-        return
-    error = attempt(lambda: evidence.subject.run(evidence.inputs.tokens(0, T - 1)))
-    if isinstance(error, Exception) and not is_refusal(error):
-        accepted = inspect.signature(type(module)).parameters
-        yield Finding(
-            "length-dependent",
-            "suspicious" if any(map(EXACT_LENGTH.fullmatch, accepted)) else "bug",
-            f"With {T - 1} tokens the target raises {describe_exception(error)}; it works with {T} tokens, the size of "
-            "its mask.",
-            f"B = {B}, T = {T - 1}",
-            raising_line(error),
-        )
-
-
-def _as_many_tokens_as_heads(evidence: Evidence) -> Iterator[Finding]:
-    """Report a target that only works with as many tokens as it has heads: it takes one axis for the other."""
-    module, (B, T) = evidence.subject.module, evidence.inputs.sizes
-    if module is None or evidence.subject.convention.guessed:
-        return
-    numbers = {
-        name
-        for part in module.modules()
-        for name, it in vars(part).items()
-        if type(it) is int and it == T
-    }
-    tensors = (*module.parameters(), *module.buffers())
-    if not numbers or not numbers <= {*HEADS, *KEY_HEADS} or any(T in it.shape for it in tensors):
-        return
-    error = attempt(lambda: evidence.subject.run(evidence.subject.draw(B, T + 1)))
-    if isinstance(error, Exception) and not is_refusal(error):
-        yield Finding(
-            "length-dependent",
-            "bug",
-            f"With {T + 1} tokens the target raises {describe_exception(error)}; it works with {T} tokens, as many as "
-            "it has heads.",
-            f"B = {B}, T = {T + 1}",
-            raising_line(error),
-        )
 
 
 def _longest_inputs(evidence: Evidence) -> Inputs:

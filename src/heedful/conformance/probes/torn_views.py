@@ -10,7 +10,6 @@ from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.probes.view_order import has_longer_rows
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     SPLITTING,
@@ -70,7 +69,7 @@ def _torn_views(evidence: Evidence) -> Iterator[tuple[Step, Sequence[int]]]:
         before = value_of(evidence.baseline, step.inputs[0])
         if before is None or not before.is_floating_point() or not before.numel():
             continue
-        if _tears(before.shape, step.shape) and not _shifts(evidence, step):
+        if _tears(before.shape, step.shape) and not shifts_positions(evidence, step):
             yield step, before.shape
 
 
@@ -85,13 +84,24 @@ def _tears(before: Sequence[int], after: Sequence[int]) -> bool:
     return False
 
 
-def _shifts(evidence: Evidence, view: Step) -> bool:
-    """Check whether a view is part of a shift of relative positions, in which each row begins one number later."""
+def shifts_positions(evidence: Evidence, view: Step) -> bool:
+    """Check whether a view is part of a shift of relative positions, in which each row begins one number later.
+
+    The tensor has got one number more along one axis before.
+    """
     steps = evidence.baseline.trace.steps
     step: Step | None = view
     while step is not None and step.operation in VIEWS:
-        if has_longer_rows(evidence, step):
-            return True
         source = step.inputs[0].step
         step = None if source is None else steps[source]
+        if step is not None and step.operation in ("pad", "cat"):
+            before = (value_of(evidence.baseline, it) for it in step.inputs)
+            if any(it is not None and _is_one_longer(step.shape, it.shape) for it in before):
+                return True
     return False
+
+
+def _is_one_longer(shape: Sequence[int], before: Sequence[int]) -> bool:
+    """Check whether one axis of a shape has one number more than before, and the others have as many."""
+    more = [a - b for a, b in zip(shape, before, strict=False) if a != b]
+    return len(shape) == len(before) and more == [1]

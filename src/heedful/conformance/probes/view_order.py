@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.probes.torn_views import shifts_positions
 from heedful.conformance.recording.dataflow import unused_steps
 from heedful.conformance.recording.named_views import VIEWS, NamedView, named_views
 from heedful.conformance.recording.observation import value_of
@@ -25,8 +26,8 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             before = None if step is None else value_of(evidence.baseline, step.inputs[0])
             if step is None or before is None or not view.is_misordered(before.shape):
                 continue
-            if has_longer_rows(evidence, step):
-                continue  # a shift of relative positions: each row begins one number later
+            if shifts_positions(evidence, step):
+                continue
             names = ", ".join(sorted(view.axes, key=view.axes.__getitem__))
             mixed = "tokens" if view.begins_with_first_axis else "sequences"
             proof = (
@@ -37,24 +38,6 @@ def view_order(evidence: Evidence) -> Iterator[Finding]:
             name = "heads-mixed-split" if mixed == "tokens" else "batch-mixed"
             yield Finding(name, "bug", proof, "", SourceLine.of(step), remedy)
             return
-
-
-def has_longer_rows(evidence: Evidence, view: Step) -> bool:
-    """Check whether a view is one of a tensor that has just got one number more along one axis."""
-    source = view.inputs[0].step
-    if source is None:
-        return False
-    padded = evidence.baseline.trace[source]
-    before = (value_of(evidence.baseline, it) for it in padded.inputs)
-    return padded.operation in ("pad", "cat") and any(
-        it is not None and _is_one_longer(padded.shape, it.shape) for it in before
-    )
-
-
-def _is_one_longer(shape: Sequence[int], before: Sequence[int]) -> bool:
-    """Check whether one axis of a shape has one number more than before, and the others have as many."""
-    more = [a - b for a, b in zip(shape, before, strict=False) if a != b]
-    return len(shape) == len(before) and more == [1]
 
 
 def _step_of(evidence: Evidence, file: str, view: NamedView) -> Step | None:
