@@ -43,10 +43,12 @@ class OnAnotherDevice(torch.nn.Module):
         self.qkv = torch.nn.Linear(width, 3 * width)
 
     def forward(self, x):
-        self.qkv(x)
-        raise RuntimeError(
-            "expected self and mask to be on the same device, but got mask on cuda:0 and self on cpu"
-        )
+        query, key, value = self.qkv(x).chunk(3, dim=-1)
+        return masked_scores(query @ key.mT).softmax(dim=-1) @ value
+
+
+def masked_scores(scores):
+    raise RuntimeError("expected self and mask to be on the same device, but got mask on cuda:0 and self on cpu")
 
 
 def test_tensors_on_another_device_get_a_remedy_of_their_own():
