@@ -48,7 +48,9 @@ class OnAnotherDevice(torch.nn.Module):
 
 
 def masked_scores(scores):
-    raise RuntimeError("expected self and mask to be on the same device, but got mask on cuda:0 and self on cpu")
+    raise RuntimeError(
+        "expected self and mask to be on the same device, but got mask on cuda:0 and self on cpu"
+    )
 
 
 def test_tensors_on_another_device_get_a_remedy_of_their_own():

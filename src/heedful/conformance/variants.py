@@ -36,7 +36,7 @@ from heedful.conformance.probes.causality import causality
 from heedful.conformance.probes.sequence_lengths import LENGTHS
 from heedful.conformance.probes.statements import statements
 from heedful.conformance.recording.forwarding import construction_omitting
-from heedful.conformance.recording.source import names_in, parsed, texts_compared
+from heedful.conformance.recording.source import SourceLine, names_in, parsed, texts_compared
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding, Level
 from heedful.conformance.reporting.report import Report
 
@@ -77,14 +77,22 @@ def with_variants(
         arguments: The arguments that the user gives.
     """
     report = _with_another_choice(target, report, checked, arguments)
-    for name, value in _other_settings(target, report, arguments):
-        variant = _report_with(target, checked, arguments, name, value)
+    settings = [*_other_settings(target, report, arguments)]
+    sizes = dict(_sizes_that_show(target, arguments))
+    at_once = _report_with(target, checked, arguments, sizes) if len(sizes) > 1 else None
+    known = _places(report.findings)
+    if at_once is None or _crashes(at_once) or _places(at_once.bugs) - known:
+        settings += sizes.items()
+    else:
+        report = _together(report, at_once, (), sizes)
+    for name, value in settings:
+        variant = _report_with(target, checked, arguments, {name: value})
         if variant is None or _crashes(variant):
             report = _with_failing_choice(report, target, name, value, arguments)
         else:
             levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
             found = [replace(it, level=level) for it, level in levels if level is not None]
-            report = _together(report, variant, found, Fact("also with", f"{name}={value!r}"))
+            report = _together(report, variant, found, {name: value})
     for with_unequal_sizes in (merged_to_input_width, rotary_size_mistaken):
         found = None if report.bugs else with_unequal_sizes(target, arguments)
         if found is not None:
@@ -92,9 +100,16 @@ def with_variants(
     return report
 
 
-def _together(report: Report, variant: Report, found: Sequence[Finding], fact: Fact) -> Report:
-    """Return a report with what was found with another argument, and with the lines that ran then."""
-    known = {(it.name, it.place) for it in report.findings}
+def _places(findings: Sequence[Finding]) -> set[tuple[str, SourceLine | None]]:
+    """Return what was found where, which is the same finding also with other arguments."""
+    return {(it.name, it.place) for it in findings}
+
+
+def _together(
+    report: Report, variant: Report, found: Sequence[Finding], settings: Mapping[str, Value]
+) -> Report:
+    """Return a report with what was found with other arguments, and with the lines that ran then."""
+    known = _places(report.findings)
     new = {(it.name, it.place): it for it in found if (it.name, it.place) not in known}
     coverage = report.coverage
     if coverage is not None and variant.coverage is not None:
@@ -102,7 +117,7 @@ def _together(report: Report, variant: Report, found: Sequence[Finding], fact: F
     return replace(
         report,
         findings=(*report.findings, *new.values()),
-        facts=(*report.facts, fact),
+        facts=(*report.facts, *(Fact("also with", f"{it}={settings[it]!r}") for it in settings)),
         coverage=coverage,
     )
 
@@ -125,7 +140,7 @@ def _with_failing_choice(
 def _other_settings(
     target: type, report: Report, arguments: Mapping[str, Any]
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the flags, texts and sizes of a constructor that may show more than the defaults, with other values."""
+    """Yield the flags, texts and norms of a constructor that may show more than the defaults, with other values."""
     of_causality = list(_flags_of_causality(target, arguments))
     flags = (
         it for it in _flags_in_missed_lines(target, report, arguments) if it not in of_causality
@@ -133,7 +148,6 @@ def _other_settings(
     yield from of_causality
     yield from islice(sorted(flags, key=lambda it: it[0] not in names.BATCH_FIRST), MAX_FLAGS)
     yield from islice(_texts_in_missed_lines(target, report, arguments), MAX_FLAGS)
-    yield from _sizes_that_show(target, arguments)
     yield from _norms_left_out(target, arguments)
 
 
@@ -162,12 +176,12 @@ def _with_another_choice(
     unstated = unstated_parameters(target, arguments) if _crashes(report) else []
     choices = [(name, text) for name in unstated for text in compared.get(name, [])[1:]]
     for name, text in choices[:MAX_CHOICES]:
-        variant = _report_with(target, checked, arguments, name, text)
+        variant = _report_with(target, checked, arguments, {name: text})
         if variant is not None and variant.blocking_bug is None:
-            shown = {(it.name, it.place) for it in variant.bugs}  # surer than behind a repair
+            shown = _places(variant.bugs)  # surer than behind a repair
             others = tuple(it for it in report.findings if (it.name, it.place) not in shown)
-            fact = Fact("also with", f"{name}={text!r}")
-            return _together(replace(report, findings=others), variant, variant.bugs, fact)
+            without = replace(report, findings=others)
+            return _together(without, variant, variant.bugs, {name: text})
     return report
 
 
@@ -175,27 +189,30 @@ def _report_with(
     target: type,
     checked: Callable[..., Report],
     arguments: Mapping[str, Any],
-    name: str,
-    value: Value,
+    settings: Mapping[str, Value],
 ) -> Report | None:
-    """Return the report on a class with another argument, which the case of each finding names; None if it fails."""
-    given = {**arguments, name: value}
-    expected = Expected(causal=bool(value)) if name in names.CAUSAL else Expected()
+    """Return the report on a class with other arguments, which the case of each finding names; None if it fails."""
+    of_causality = [bool(value) for name, value in settings.items() if name in names.CAUSAL]
+    expected = Expected(causal=of_causality[0]) if of_causality else Expected()
+    given = {**arguments, **settings}
     report = attempt(lambda: checked(target, arguments=given, expected=expected))
     if isinstance(report, Exception):
         return None
-    findings = (_told_of(it, name, f"{name}={value!r}", target) for it in report.findings)
+    findings = (_told_of(it, settings, target) for it in report.findings)
     return replace(report, findings=tuple(findings))
 
 
-def _told_of(finding: Finding, name: str, setting: str, target: type) -> Finding:
-    """Return a finding that names the argument with which a class was checked: as its case, and as what is stated."""
-    proof = finding.proof.replace("The caller states", f"{setting} says")
-    proof = proof.replace("the caller states so", f"it has {setting}")
-    case = ", ".join(filter(None, (finding.case, setting)))
-    is_stated = finding.name in statements.finds
-    omitting = construction_omitting(target, name) if is_stated else None
-    return replace(finding, proof=proof, case=case, place=omitting or finding.place)
+def _told_of(finding: Finding, settings: Mapping[str, Value], target: type) -> Finding:
+    """Return a finding that names the arguments with which a class was checked: as its case, and as what is stated."""
+    set_to = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    proof = finding.proof.replace("The caller states", f"{set_to} says")
+    proof = proof.replace("the caller states so", f"it has {set_to}")
+    case = ", ".join(filter(None, (finding.case, set_to)))
+    place = finding.place
+    if finding.name in statements.finds:
+        omitting = (construction_omitting(target, name) for name in settings)
+        place = next(filter(None, omitting), place)
+    return replace(finding, proof=proof, case=case, place=place)
 
 
 def _flags_in_missed_lines(
