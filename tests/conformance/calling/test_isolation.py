@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import random
 import signal
 import sys
+import threading
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
@@ -135,6 +138,39 @@ def test_a_time_limit_ends_an_endless_loop():
     with within(0.2):
         pass
     time.sleep(0.3)  # a block that ended in time is not interrupted later
+
+
+def test_an_outer_limit_ends_what_goes_on_after_an_inner_one():
+    def endless_twice():
+        with suppress(TimeoutError), within(0.2):
+            endless()
+        endless()
+
+    with pytest.raises(TimeoutError), within(0.2):
+        endless_twice()
+
+
+def test_no_thread_is_left_behind():
+    threads = threading.active_count()
+    for _ in range(3):
+        with within(9):
+            assert threading.active_count() <= threads + 1
+    time.sleep(0.3)
+    assert threading.active_count() <= threads
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_limits_of_its_own():
+    with within(9):
+        process = multiprocessing.get_context("fork").Process(target=ends_in_time)
+        process.start()
+        process.join()
+    assert process.exitcode == 0
+
+
+def ends_in_time():
+    with suppress(TimeoutError), within(0.1):
+        endless()
 
 
 class SlowToLeave(TorchFunctionMode):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import operator
 import os
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch._tensor_str import get_printoptions
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from heedful.conformance.calling.time_limit import TimeLimit
+from heedful.conformance.calling.limited import limited
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 COLLECTIONS = frozenset({dict, list, set})
@@ -282,31 +281,14 @@ def unforked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError at the block's next Python instruction once its time is up; works in any thread.
+    """End a block when its time is up, as `limited` does, and leave no mode behind.
 
-    The instruction may be one that leaves a mode or switches gradients on again, so that both are restored here.
+    The block may end where it leaves a mode or switches gradients on again, so that both are restored here.
     """
     restorers = [_modes(), _setting(torch.is_grad_enabled, torch.set_grad_enabled)()]
-    thread, limit = threading.get_ident(), TimeLimit(seconds)
-    ended, lock = threading.Event(), threading.Lock()
-
-    def watch() -> None:
-        while (left := limit.left()) > 0:
-            if ended.wait(left):
-                return
-        with lock:
-            if not ended.is_set():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread), ctypes.py_object(TimeoutError)
-                )
-
-    threading.Thread(target=watch, daemon=True).start()
     try:
-        try:
+        with limited(seconds):
             yield
-        finally:
-            with lock:
-                ended.set()
     finally:
         for restore in restorers:
             restore()

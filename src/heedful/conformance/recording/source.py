@@ -85,6 +85,23 @@ class ParsedSource:
         """Every node of the tree, outer ones first."""
         return tuple(ast.walk(self.tree))
 
+    @cached_property
+    def classes(self) -> dict[str, list[ast.ClassDef]]:
+        """The classes of each qualified name, such as "Model.Block" or "build.<locals>.Block"."""
+        classes: dict[str, list[ast.ClassDef]] = {}
+        outer = [("", node) for node in self.tree.body]
+        while outer:
+            prefix, node = outer.pop()
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(prefix + node.name, []).append(node)
+                prefix += f"{node.name}."
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                prefix += f"{node.name}.<locals>."
+            outer += [
+                (prefix, it) for it in ast.iter_child_nodes(node) if not isinstance(it, ast.expr)
+            ]
+        return classes
+
     def statements(self) -> Iterator[ast.stmt]:
         """Yield every statement, including those nested in others."""
         return (node for node in self.nodes if isinstance(node, ast.stmt))
@@ -125,7 +142,23 @@ def source_lines(definition: Callable[..., object]) -> tuple[list[str], int]:
 
 @kept
 def _source_lines(definition: Callable[..., object]) -> tuple[list[str], int]:
-    return inspect.getsourcelines(definition)  # parses a whole file to find a class in it
+    found = _lines_of_class(definition) if isinstance(definition, type) else None
+    return inspect.getsourcelines(definition) if found is None else found
+
+
+def _lines_of_class(cls: type) -> tuple[list[str], int] | None:
+    """Return the lines of a class and the number of the first one; None if its file has none of its name, or several.
+
+    `inspect` parses the whole file for each class of it before Python 3.13. This parses it once.
+    """
+    file = inspect.getsourcefile(cls) or ""
+    linecache.checkcache(file)
+    source = parsed_file(file)
+    named = () if source is None else source.classes.get(cls.__qualname__, ())
+    if len(named) != 1:
+        return None
+    first = min(it.lineno for it in (*named[0].decorator_list, named[0]))
+    return linecache.getlines(file)[first - 1 : named[0].end_lineno], first
 
 
 def parsed(definition: Callable[..., object]) -> ParsedSource | None:
