@@ -87,11 +87,13 @@ def _tears(before: Sequence[int], after: Sequence[int]) -> bool:
 def shifts_positions(evidence: Evidence, view: Step) -> bool:
     """Check whether a view is part of a shift of relative positions, in which each row begins one number later.
 
-    The tensor has got one number more along one axis before.
+    The tensor has got one number more along one axis before, or another view of it loses the first one along an axis.
     """
     steps = evidence.baseline.trace.steps
     step: Step | None = view
     while step is not None and step.operation in VIEWS:
+        if step.operation in SPLITTING and _loses_one(steps, step):
+            return True
         source = step.inputs[0].step
         step = None if source is None else steps[source]
         if step is not None and step.operation in ("pad", "cat"):
@@ -99,6 +101,12 @@ def shifts_positions(evidence: Evidence, view: Step) -> bool:
             if any(it is not None and _is_one_longer(step.shape, it.shape) for it in before):
                 return True
     return False
+
+
+def _loses_one(steps: Sequence[Step], view: Step) -> bool:
+    """Check whether what uses a view has one number less along one axis."""
+    uses = (it for it in steps if any(source.step == view.index for source in it.inputs))
+    return any(it.operation in VIEWS and _is_one_longer(view.shape, it.shape) for it in uses)
 
 
 def _is_one_longer(shape: Sequence[int], before: Sequence[int]) -> bool:
