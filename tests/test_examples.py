@@ -110,6 +110,7 @@ def test_three_bugs_are_found_in_the_first_attempt():
     assert "<mark" not in corrected
 
 
+@pytest.mark.slow
 @needs_smollm2
 def test_the_heads_of_a_real_model_are_found():
     """The heads that copy and those that look at the previous token are the ones that the text names."""
@@ -120,6 +121,7 @@ def test_the_heads_of_a_real_model_are_found():
     assert "model.layers.18.self_attn" in displayed(executed)[-1]
 
 
+@pytest.mark.slow
 @needs_smollm2
 def test_the_statistics_of_a_book_are_drawn():
     executed = execute("book.py", TOKENS="512")

@@ -304,7 +304,11 @@ MORE_LENIENT = {"mask of one dimension", "scale 0"}
 
 @in_every_mode
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64, torch.bfloat16],
+    ids=str,
+)
 def test_errors_are_the_same(mode, change, dtype):
     assert not any(op.error_inputs_func for op in OPS.values())  # or test them here
     for sample in samples(SDPA, dtype):

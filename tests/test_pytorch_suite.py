@@ -54,6 +54,7 @@ def test_differences_and_crashes_are_found_and_named(tmp_path, monkeypatch, caps
     assert "with accelerate" not in printed
 
 
+@pytest.mark.slow
 def test_equal_outcomes_are_no_differences(tmp_path, monkeypatch, capsys):
     knowing = TESTS.index("    def test_that_knows")
     same = TESTS[:knowing] + TESTS[TESTS.index("    def test_that_fails") :]

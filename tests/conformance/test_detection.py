@@ -1,6 +1,6 @@
-"""The check on the corpus: it names every bug on one base and reports nothing about correct attentions.
+"""The check on the corpus: it names every bug on one base and reports nothing about one in three correct attentions.
 
-A slow test covers all bases.
+A slow test covers all bases and all correct attentions.
 """
 
 import pytest
@@ -30,7 +30,7 @@ def test_every_bug_is_named(number: int) -> None:
 OF_TRANSFORMERS = [name for name in CORRECT if name.startswith("transformers")]
 
 
-@pytest.mark.parametrize("name", [name for name in CORRECT if name not in OF_TRANSFORMERS])
+@pytest.mark.parametrize("name", [name for name in CORRECT if name not in OF_TRANSFORMERS][::3])
 def test_correct_attentions_have_no_bugs(name: str) -> None:
     assert judge_correct(name).proofs == ()
 

@@ -130,7 +130,7 @@ def test_flex_on_cpu(options):
 
 
 @pytest.mark.parametrize("kernel", ["reference", "online"])
-@pytest.mark.parametrize("lse", [False, True])
+@pytest.mark.parametrize("lse", [pytest.param(False, marks=pytest.mark.slow), True])
 @given(call=calls(dtype=torch.float64, max_size=3))
 @settings(max_examples=12)
 def test_gradcheck_and_gradgradcheck(kernel, lse, call):

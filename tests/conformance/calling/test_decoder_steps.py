@@ -10,6 +10,8 @@ from conformance.calling import decoders
 from heedful import check
 from heedful.conformance.calling.subject import find_subject
 
+pytestmark = pytest.mark.slow
+
 BATCH_FIRST, TOKENS_FIRST = "(B, T, C)", "(T, B, C)"
 KEEP = torch.ones(2, 6, dtype=torch.bool)
 

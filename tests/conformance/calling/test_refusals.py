@@ -9,6 +9,8 @@ from conformance.calling import refusals
 from heedful.conformance import check
 from heedful.conformance.calling.subject import find_subject
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("target", "arguments", "bug"),

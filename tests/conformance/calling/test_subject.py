@@ -66,6 +66,7 @@ def from_transformers(name, implementation):
     return {"attention": attentions, "model": models}[part][family](configs[family])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("part", ["attention", "model"])
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2", "bert"])

@@ -6,6 +6,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 UNEQUAL = """import torch
 from torch import nn
 

@@ -1,10 +1,13 @@
 """Weights that cannot change the output, and weights that are normalized along another axis than they sum up."""
 
+import pytest
 import torch
 from attentions_with_caches import written
 from test_lines_of_causes import HEADER
 
 from heedful import check
+
+pytestmark = pytest.mark.slow
 
 
 def found(tmp_path, source, example=None, **options):

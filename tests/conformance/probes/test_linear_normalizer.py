@@ -7,6 +7,8 @@ from attentions_with_caches import written
 
 from heedful import check
 
+pytestmark = pytest.mark.slow
+
 BIDIRECTIONAL = """
 import torch
 import torch.nn.functional as F

@@ -10,6 +10,8 @@ from heedful.conformance.evidence import designs
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.target_source import prose_about
 
+pytestmark = pytest.mark.slow
+
 SIZES = (24, 4, 70, 0.0)
 
 
