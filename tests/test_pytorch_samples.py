@@ -306,7 +306,11 @@ MORE_LENIENT = {"mask of one dimension", "scale 0"}
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
     "dtype",
-    [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64, torch.bfloat16],
+    [
+        pytest.param(torch.float32, marks=pytest.mark.slow),
+        pytest.param(torch.float64, marks=pytest.mark.slow),
+        torch.bfloat16,
+    ],
     ids=str,
 )
 def test_errors_are_the_same(mode, change, dtype):

@@ -154,7 +154,9 @@ def metered(call, function, order, sizes, *, backward):
     return max(simulate(rank, *sizes))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
     ("function", "sizes", "ulysses"),
