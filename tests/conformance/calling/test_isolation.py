@@ -164,7 +164,8 @@ def test_a_forked_process_has_limits_of_its_own():
     with within(9):
         process = multiprocessing.get_context("fork").Process(target=ends_in_time)
         process.start()
-        process.join()
+        process.join(10)
+        process.kill()
     assert process.exitcode == 0
 
 

@@ -20,8 +20,8 @@ PERIOD = 0.05
 def limited(seconds: float) -> Iterator[None]:
     """Raise TimeoutError at the block's next Python instruction once its time is up; works in any thread."""
     limit = TimeLimit(seconds)
-    _watch_of(getpid()).begin(limit)
     try:
+        _watch_of(getpid()).begin(limit)
         yield
     finally:
         _watch_of(getpid()).end(limit)
@@ -41,10 +41,10 @@ class Watch:
     def begin(self, limit: TimeLimit) -> None:
         """Watch the block of the present thread that has this limit."""
         with self._lock:
-            self._threads[limit] = threading.get_ident()
             if not self._runs:
                 threading.Thread(target=self._look, daemon=True).start()
                 self._runs = True
+            self._threads[limit] = threading.get_ident()
 
     def end(self, limit: TimeLimit) -> None:
         """Watch this block no longer: after the call, no exception is raised in it."""

@@ -30,17 +30,17 @@ def even_weights(evidence: Evidence) -> Iterator[Finding]:
     Scores of one value alone are left out: a threshold may have cut them.
     """
     steps = evidence.baseline.trace.steps
-    from_tokens = steps_from_tokens(steps)
+    from_tokens, (_, T) = steps_from_tokens(steps), evidence.inputs.sizes
     for step in (it for it in steps if it.operation in SOFTMAXES and it.index in from_tokens):
         dim, scores = softmax_dimension(step), value_of(evidence.baseline, step.inputs[0])
-        if dim is None or scores is None or not _are_even(scores, dim, evidence.inputs.sizes[1]):
+        if dim is None or scores is None or not _are_even(scores, dim, T):
             continue
         yield Finding(
             "attention-ignored",
             "bug",
-            f"The {scores.shape[dim]} scores of this softmax are computed from the tokens and are equal, so that "
-            f"each weight is 1/{scores.shape[dim]}, whatever the tokens are.",
-            f"T = {evidence.inputs.sizes[1]}",
+            f"The {T} scores of this softmax are computed from the tokens and are equal, so that "
+            f"each weight is 1/{T}, whatever the tokens are.",
+            f"T = {T}",
             SourceLine.of(_repeating(steps, step) or step),
             "Compute the score of each token from that token, too.",
         )

@@ -89,15 +89,15 @@ class ParsedSource:
     def classes(self) -> dict[str, list[ast.ClassDef]]:
         """The classes of each qualified name, such as "Model.Block" or "build.<locals>.Block"."""
         classes: dict[str, list[ast.ClassDef]] = {}
-        outer = [("", node) for node in self.tree.body]
-        while outer:
-            prefix, node = outer.pop()
+        pending = [("", node) for node in self.tree.body]
+        while pending:
+            prefix, node = pending.pop()
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(prefix + node.name, []).append(node)
                 prefix += f"{node.name}."
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 prefix += f"{node.name}.<locals>."
-            outer += [
+            pending += [
                 (prefix, it) for it in ast.iter_child_nodes(node) if not isinstance(it, ast.expr)
             ]
         return classes
