@@ -354,7 +354,9 @@ def _finding_on_exception(probe: Probe, error: Exception, seconds: float) -> Fin
     It is a bug only if no input could prevent it, because a probe may pass what the target need not accept.
     """
     if isinstance(error, TimeoutError):
-        proof = f"The probe {probe.name!r} did not finish within {seconds:.0f} s."
+        all_time_is_up = f"was not run, because the others have taken {ALL_SECONDS:.0f} s"
+        reason = f"did not finish within {seconds:.0f} s" if seconds else all_time_is_up
+        proof = f"The probe {probe.name!r} {reason}."
         return Finding(probe.finds[0], "not-testable", proof)
     if is_missing_name(error) or global_tensor_read(error) is not None:
         return _crash(error, raising_line(error))

@@ -213,6 +213,7 @@ def test_all_probes_together_end(monkeypatch):
     monkeypatch.setattr(checking, "ALL_SECONDS", 0.0)
     report = check(foreign.Kept)
     assert {it.level for it in report.findings} == {"not-testable"}
+    assert all("not run, because the others have taken 0 s" in it.proof for it in report.findings)
 
 
 @pytest.mark.parametrize("documented", [True, False])

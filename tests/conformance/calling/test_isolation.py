@@ -140,6 +140,13 @@ def test_a_time_limit_ends_an_endless_loop():
     time.sleep(0.3)  # a block that ended in time is not interrupted later
 
 
+def test_a_block_without_time_is_not_entered():
+    entered = []
+    with pytest.raises(TimeoutError), within(0.0):
+        entered.append(True)
+    assert not entered
+
+
 def test_an_outer_limit_ends_what_goes_on_after_an_inner_one():
     def endless_twice():
         with suppress(TimeoutError), within(0.2):

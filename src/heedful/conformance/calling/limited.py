@@ -18,8 +18,13 @@ PERIOD = 0.05
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError at the block's next Python instruction once its time is up; works in any thread."""
+    """Raise TimeoutError at the block's next Python instruction once its time is up; works in any thread.
+
+    A block that has no time at all is not entered.
+    """
     limit = TimeLimit(seconds)
+    if limit.left() <= 0:
+        raise TimeoutError
     try:
         _watch_of(getpid()).begin(limit)
         yield
