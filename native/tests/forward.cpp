@@ -18,6 +18,7 @@ static Tensors tiled(Problem &problem, int worker_count) {
 }
 
 static void check_agreement(const Case &c) {
+    if (!is_tried()) return;
     Problem problem(c);
     const Tensors before = problem.tensors(c.dtype, c.layout), expected = plain(problem);
     with_each_isa([&] {
@@ -93,6 +94,7 @@ static void scale_of_zero() {
 // Results are the same bits on every number of threads.
 static void threads() {
     for (uint64_t seed = 6000; seed < 6012; seed++) {
+        if (!is_tried()) continue;
         Case c = draw_case(seed, 1 + seed % 3 * 70, seed % 2 ? 300 : 2100, 24, 17);
         c.dtype = (int)(seed % 3);
         Problem problem(c);

@@ -123,6 +123,7 @@ static void check_top_keys(const Results &actual, const Results &expected, const
 }
 
 static void check_agreement(const Case &c, const Wanted &w) {
+    if (!is_tried()) return;
     Problem problem(c);
     Request request(c, w);
     Results expected = plain(problem, request);
@@ -199,6 +200,7 @@ static void large_scores() {
 
 static void threads() {
     for (uint64_t seed = 24000; seed < 24010; seed++) {
+        if (!is_tried()) continue;
         Case c = draw_case(seed, 1 + seed % 3 * 150, 1 + seed % 5 * 60, 24, 17);
         c.dtype = (int)(seed % 3);
         Wanted w = draw_wanted(seed, c);

@@ -24,6 +24,13 @@ inline double lse_tolerance(int dtype) { return dtype == HEEDFUL_BF16 ? 3e-4 : 3
 
 inline const std::vector<const char *> ISAS = {"generic", "avx2", "avx512", "avx512bf16", "amx", "neon", "neon_bf16"};
 
+// Whether to try the next case: with 3, it is the first of three.
+inline int every = 1;
+inline bool is_tried() {
+    static int64_t cases = 0;
+    return cases++ % every == 0;
+}
+
 // Call action() with each instruction set of this machine.
 template <class Action>
 void with_each_isa(Action action) {
