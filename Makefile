@@ -58,9 +58,9 @@ conformance-packages: .venv/installed-packages
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=tests/conformance $(BIN)/python -m packages.measure \
 		--page docs/conformance-packages.md --list tests/conformance/packages/modules.tsv
 
-# The tests start many processes at once, whose threads should wait for one another without using the processor.
+# Each of two processes runs a test, with one thread; the threads of those that they start wait without using the processor.
 test: .venv/installed-test
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2
 
 test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow
