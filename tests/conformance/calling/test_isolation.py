@@ -157,6 +157,29 @@ def test_an_outer_limit_ends_what_goes_on_after_an_inner_one():
         endless_twice()
 
 
+def test_an_outer_limit_that_passes_in_the_same_call_as_an_inner_one_ends_what_goes_on():
+    def busy_then_endless():
+        with suppress(TimeoutError), within(0.05):
+            time.sleep(1)  # no exception can interrupt it
+        endless()
+
+    started = time.perf_counter()
+    with pytest.raises(TimeoutError), within(0.1):
+        busy_then_endless()
+    assert time.perf_counter() - started < 5
+
+
+def test_an_outer_limit_ends_what_ignores_an_inner_one():
+    def stubborn():
+        with within(0.05):
+            with suppress(TimeoutError):
+                endless()
+            endless()
+
+    with pytest.raises(TimeoutError), within(0.1):
+        stubborn()
+
+
 def test_no_thread_is_left_behind():
     threads = threading.active_count()
     for _ in range(3):

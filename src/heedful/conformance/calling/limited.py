@@ -14,6 +14,8 @@ from heedful.conformance.calling.time_limit import TimeLimit
 
 PERIOD = 0.05
 """How many seconds pass between two looks at the blocks that run."""
+SECONDS_TO_END = 0.5
+"""How long an interrupted block may take to end, before the one around it is interrupted."""
 
 
 @contextlib.contextmanager
@@ -22,14 +24,34 @@ def limited(seconds: float) -> Iterator[None]:
 
     A block that has no time at all is not entered.
     """
-    limit = TimeLimit(seconds)
-    if limit.left() <= 0:
+    block = Block(seconds)
+    if block.is_late():
         raise TimeoutError
     try:
-        _watch_of(getpid()).begin(limit)
+        _watch_of(getpid()).begin(block)
         yield
     finally:
-        _watch_of(getpid()).end(limit)
+        _watch_of(getpid()).end(block)
+
+
+class Block:
+    """A block of the present thread, and how many seconds it has."""
+
+    def __init__(self, seconds: float) -> None:
+        self._limit = TimeLimit(seconds)
+        self.thread: int = threading.get_ident()
+        self.is_interrupted = False
+
+    def is_late(self) -> bool:
+        """Check whether its time is up; once it is interrupted, that is the time to end."""
+        return self._limit.left() <= 0
+
+    def interrupt(self) -> None:
+        """Raise TimeoutError in the block's thread at its next instruction."""
+        error = ctypes.py_object(TimeoutError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), error)
+        self.is_interrupted = True
+        self._limit.restart(SECONDS_TO_END)
 
 
 class Watch:
@@ -39,40 +61,50 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._threads: dict[TimeLimit, int] = {}
+        self._blocks: list[Block] = []
         self._lock = threading.Lock()
         self._runs = False
 
-    def begin(self, limit: TimeLimit) -> None:
-        """Watch the block of the present thread that has this limit."""
+    def begin(self, block: Block) -> None:
+        """Watch a block of the present thread."""
         with self._lock:
             if not self._runs:
                 threading.Thread(target=self._look, daemon=True).start()
                 self._runs = True
-            self._threads[limit] = threading.get_ident()
+            self._blocks.append(block)
 
-    def end(self, limit: TimeLimit) -> None:
+    def end(self, block: Block) -> None:
         """Watch this block no longer: after the call, no exception is raised in it."""
-        with self._lock:
-            self._threads.pop(limit, None)
+        with (
+            self._lock,
+            contextlib.suppress(ValueError),
+        ):  # it is known no more if it took too long to end
+            self._blocks.remove(block)
 
     def _look(self) -> None:
         runs = True
         while runs:
             sleep(PERIOD)
             with self._lock:
-                # One at a time, the innermost first: a thread keeps the last exception alone.
-                for limit in reversed(self._threads):
-                    if limit.left() <= 0:
-                        _interrupt(self._threads.pop(limit))
-                        break
-                runs = self._runs = bool(self._threads)
+                self._interrupt_late_blocks()
+                runs = self._runs = bool(self._blocks)
 
+    def _interrupt_late_blocks(self) -> None:
+        """Interrupt the innermost late block of each thread, unless one of that thread is about to end.
 
-def _interrupt(thread: int) -> None:
-    """Raise TimeoutError in a thread at its next instruction."""
-    error = ctypes.py_object(TimeoutError)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
+        A thread keeps the last exception alone: one for an outer block would replace that of an inner one.
+        """
+        ending: set[int] = set()
+        for block in reversed([*self._blocks]):
+            if block.thread in ending:
+                continue
+            if block.is_late() and block.is_interrupted:
+                self._blocks.remove(block)  # it went on: only an outer one can end it
+                continue
+            if block.is_late():
+                block.interrupt()
+            if block.is_interrupted:
+                ending.add(block.thread)
 
 
 @lru_cache(maxsize=1)

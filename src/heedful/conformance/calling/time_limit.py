@@ -42,3 +42,8 @@ class TimeLimit:
         counted = self._counted() - self._counted_before
         passed = perf_counter() - self._before
         return min(self._seconds - counted, self._patience * self._seconds - passed)
+
+    def restart(self, seconds: float) -> None:
+        """Let so many seconds pass from now on, in the same thread. Any thread may ask for that."""
+        self._seconds = seconds
+        self._counted_before, self._before = self._counted(), perf_counter()
