@@ -14,14 +14,15 @@ from heedful.conformance.calling.time_limit import TimeLimit
 
 PERIOD = 0.05
 """How many seconds pass between two looks at the blocks that run."""
-SECONDS_TO_END = 0.5
-"""How long an interrupted block may take to end, before the one around it is interrupted."""
+SECONDS_TO_END = 1.0
+"""How long an interrupted block may take to end, before it is interrupted again."""
 
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """Raise TimeoutError at the block's next Python instruction once its time is up; works in any thread.
 
+    It is raised again while the block goes on, because a block within this one may take the exception for its own.
     A block that has no time at all is not entered.
     """
     block = Block(seconds)
@@ -31,7 +32,10 @@ def limited(seconds: float) -> Iterator[None]:
         _watch_of(getpid()).begin(block)
         yield
     finally:
-        _watch_of(getpid()).end(block)
+        try:
+            _watch_of(getpid()).end(block)
+        finally:
+            _watch_of(getpid()).end(block)  # an exception may have been raised in the first call
 
 
 class Block:
@@ -43,7 +47,7 @@ class Block:
         self.is_interrupted = False
 
     def is_late(self) -> bool:
-        """Check whether its time is up; once it is interrupted, that is the time to end."""
+        """Check whether its time is up, or after an interrupt the time to end."""
         return self._limit.left() <= 0
 
     def interrupt(self) -> None:
@@ -74,12 +78,11 @@ class Watch:
             self._blocks.append(block)
 
     def end(self, block: Block) -> None:
-        """Watch this block no longer: after the call, no exception is raised in it."""
-        with (
-            self._lock,
-            contextlib.suppress(ValueError),
-        ):  # it is known no more if it took too long to end
-            self._blocks.remove(block)
+        """Watch this block no longer, nor those in it: after the call, no exception is raised for them."""
+        with self._lock:
+            begun = self._blocks.index(block) if block in self._blocks else len(self._blocks)
+            others = (it for it in self._blocks[begun:] if it.thread != block.thread)
+            self._blocks[begun:] = others
 
     def _look(self) -> None:
         runs = True
@@ -90,18 +93,13 @@ class Watch:
                 runs = self._runs = bool(self._blocks)
 
     def _interrupt_late_blocks(self) -> None:
-        """Interrupt the innermost late block of each thread, unless one of that thread is about to end.
+        """Interrupt the innermost late block of each thread, unless one in it has yet to end.
 
         A thread keeps the last exception alone: one for an outer block would replace that of an inner one.
         """
         ending: set[int] = set()
-        for block in reversed([*self._blocks]):
-            if block.thread in ending:
-                continue
-            if block.is_late() and block.is_interrupted:
-                self._blocks.remove(block)  # it went on: only an outer one can end it
-                continue
-            if block.is_late():
+        for block in reversed(self._blocks):
+            if block.thread not in ending and block.is_late():
                 block.interrupt()
             if block.is_interrupted:
                 ending.add(block.thread)
