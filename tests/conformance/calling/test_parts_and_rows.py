@@ -334,3 +334,22 @@ def test_the_sides_of_a_map_leave_out_the_token_for_the_class():
     subject = find_subject(WithClassToken)
     given = subject.arguments(subject.draw(3, 7))
     assert (given["x"].shape[1], given["h"] * given["w"]) == (7, 6)
+
+
+class OfFrames(nn.Module):
+    """Attends among the patches of each frame of a video, of which it takes the number of frames and of patches."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, T, N):
+        B, _, C = x.shape
+        q, k, v = self.qkv(x.reshape(B * T, N, C)).chunk(3, dim=-1)
+        return attend(q, k, v).view(B, T * N, C)
+
+
+def test_arguments_whose_product_is_a_size_of_a_view_are_the_sides_of_a_grid():
+    subject = find_subject(OfFrames)
+    given = subject.arguments(subject.draw(3, 8))
+    assert given["T"] * given["N"] == given["x"].shape[1] == 8

@@ -98,7 +98,8 @@ def method_makers(caller: Caller) -> Iterator[CacheMaker]:
 
         with caller.isolated():  # it may change the module instead
             made = attempt(lambda make=make: make(1, 2))
-        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(made)):
+        of_tensors = any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(made))
+        if of_tensors or "cache" in type(made).__name__.lower():
             yield make
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
             yield _distances(shape, width)
     if shape is not None and OF_PAIRS.match(shape):
         yield from map(_pairs, _input_widths(target.module))
-    suggested = roles_by_name(name)
+    suggested = (*_side_of_grid(target, name), *roles_by_name(name))
     if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
         counts = (role for role in suggested if role in COUNTS)
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
@@ -103,6 +104,19 @@ def roles_by_name(name: str) -> tuple[str, ...]:
     """Return the roles that the name of an argument suggests, the likeliest first; none if it tells nothing."""
     by_word = next((roles for word, roles in WORDS.items() if word in name.lower()), ())
     return LETTERS.get(name.lower(), by_word)
+
+
+def _side_of_grid(target: Target, argument: str) -> tuple[str, ...]:
+    """Return the role of an argument whose product with another is a size of a view, as in `x.view(B, T * N, C)`."""
+    calls = (it for it in nodes_of(target.forward) if isinstance(it, ast.Call))
+    views = (it.args for it in calls if getattr(it.func, "attr", "") in ("view", "reshape"))
+    for size in itertools.chain.from_iterable(views):
+        match size:
+            case ast.BinOp(ast.Name(first), ast.Mult(), ast.Name(second)) if (
+                argument in (first, second) and {first, second} <= target.parameters.keys()
+            ):
+                return ("heights",) if argument == first else ("widths",)
+    return ()
 
 
 def _counts_distances(target: Target) -> bool:

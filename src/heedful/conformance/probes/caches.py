@@ -74,8 +74,12 @@ def _takes_one_token(evidence: Evidence) -> bool:
 
 
 def chunk_sizes(T: int) -> list[tuple[int, ...]]:
-    """Return ways to split T tokens: prefill and one token, prefill and several, one by one, and mixed."""
-    splits = [(T - 1, 1), (T - T // 2, T // 2), (1,) * min(T, 4), (T // 2, 1, T - T // 2 - 1)]
+    """Return ways to split T tokens: prefill and one token, prefill and several, one by one, and mixed.
+
+    The mixed one appends several tokens after single ones have gone around a cache that a window has filled.
+    """
+    mixed = (T // 2, 1, 1, T - T // 2 - 2)
+    splits = [(T - 1, 1), (T - T // 2, T // 2), (1,) * min(T, 4), mixed]
     return [sizes for sizes in dict.fromkeys(splits) if min(sizes) > 0]
 
 

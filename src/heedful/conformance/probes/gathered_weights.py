@@ -204,9 +204,12 @@ def _first_all_equal(evidence: Evidence, weights: Step, index: Tensor) -> Step:
 
 
 def _are_all_equal(weights: Step, index: Tensor) -> bool:
-    """Check whether the weights of each group are equal, and some group has more than one."""
+    """Check whether the weights of each group are equal, and some group has more than one.
+
+    A single group may consist of one edge many times, in a graph that we have made up.
+    """
     value, groups = tensor_of(weights), index.unique()
-    if value is None or len(groups) == len(index):
+    if value is None or not 1 < len(groups) < len(index):
         return False
     parts = (value[index == group] for group in groups)
     return all(torch.allclose(part, part[:1].expand_as(part)) for part in parts)

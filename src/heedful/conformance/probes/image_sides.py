@@ -33,14 +33,15 @@ def image_sides(evidence: Evidence) -> Iterator[Finding]:
     for (height, width), error in outcomes.items():
         if works is None or not isinstance(error, Exception) or is_stated(error):
             continue
-        if not str(error).startswith(OF_FIXED_SIDES):
+        line = raising_line(error)  # None if the target ran, and its result is not understood
+        if line is not None and not str(error).startswith(OF_FIXED_SIDES):
             yield Finding(
                 "length-dependent",
                 "bug",
                 f"With {height} × {width} pixels the target raises {describe_exception(error)}; with {works[0]} × "
                 f"{works[1]} it works.",
                 f"B = {B}, {height} × {width} pixels",
-                raising_line(error),
+                line,
                 "Take height and width for what they are, each in its place.",
             )
 

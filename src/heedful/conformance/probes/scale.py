@@ -263,9 +263,9 @@ def _is_free(
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); where the constructor or a
     configuration takes the number, or has turned the scale off; and where the keys are the latents of the values
     (DeepSeek-AI 2024). No scale at all is needed between projections by convolutions (Wang et al. 2018), between
-    projected and plain tokens, where one tensor is both keys and values or plain tokens meet one plain query (Luong et
-    al. 2015, Sukhbaatar et al. 2015), where one projection makes queries and keys (Chen et al. 2017), and where the
-    code says so in words.
+    projected and plain tokens, between vectors of length 1 and others, where one tensor is both keys and values or
+    plain tokens meet one plain query (Luong et al. 2015, Sukhbaatar et al. 2015), where one projection makes queries
+    and keys (Chen et al. 2017), and where the code says so in words.
     """
     module = evidence.subject.module
     paths = [
@@ -274,6 +274,7 @@ def _is_free(
     ]
     projected = [any(is_projection(step) for step in path) for path in paths]
     by_convolution = [any(step.operation in CONVOLUTIONS for step in path) for path in paths]
+    is_unit = [any(step.operation == "normalize" for step in path) for path in paths]
     return (
         is_from_transformers(module)
         or reads_trained_numbers(observation, attention)
@@ -288,6 +289,7 @@ def _is_free(
             and (
                 all(by_convolution)
                 or projected[0] != projected[1]
+                or is_unit[0] != is_unit[1]
                 or _share_a_projection(paths)
                 or _keys_are_values(observation, attention)
                 or any(SCALES.search(attribute) for _, attribute in unmet_conditions(module))

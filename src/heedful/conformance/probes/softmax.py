@@ -23,6 +23,7 @@ from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.dataflow import (
     DIVISIONS,
     EXPONENTIALS,
+    MULTIPLICATIONS,
     PRODUCTS,
     ancestors,
     is_discrete,
@@ -230,7 +231,7 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
     """Return a finding if the weights are wrong already as the softmax returns them."""
     if _is_normalised(attention.weights, attention.empty_slot_weight) or has_sink(attention):
         return None
-    if _is_over_joined_keys(attention):
+    if _is_over_joined_keys(attention) or _multiplies_another(evidence, attention):
         return None
     _, Tq, Tk = attention.weights.shape
     case = f"{Tq} queries, {Tk} keys"
@@ -249,6 +250,18 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
     applied = [link for link in attention.chain if link.operation != "dropout"]
     last = applied[-1] if applied else attention.context_step
     return Finding("rows-not-normalised", "bug", proof, case, SourceLine.of(step or last))
+
+
+def _multiplies_another(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether the weights are multiplied by those of another softmax: shares of clusters by shares of tokens."""
+    steps, softmax = evidence.baseline.trace.steps, attention.softmax_step
+    if softmax is None:
+        return False
+    softmaxes = {step.index for step in steps if step.operation in SOFTMAXES}
+    products = (it for it in attention.chain if it.operation in MULTIPLICATIONS)
+    factors = (source.step for it in products for source in it.inputs)
+    behind = (ancestors(steps, steps[it]) for it in factors if it is not None)
+    return any(softmaxes & it and softmax.index not in it for it in behind)
 
 
 def _is_over_joined_keys(attention: RecordedAttention) -> bool:

@@ -14,6 +14,7 @@ from heedful.conformance.recording.source import ParsedSource, parsed
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
 SPLITS: tuple[str, ...] = ("chunk", "split", "unbind")
+VIEWS: tuple[str, ...] = ("unsqueeze", "view", "transpose", "permute")
 
 
 @probe("projection-unused")
@@ -22,7 +23,16 @@ def unread_results(evidence: Evidence) -> Iterator[Finding | Fact]:
     read = (source for step in evidence.baseline.trace for source in step.inputs)
     names = (source.name for source in read if source.kind == "parameter")
     called = frozenset(part for name in names for part in name.split(".")[:-1])
+    called -= {*_positions(evidence.subject.module)}
     yield from islice(unread_results_in(evidence.subject.module, called), 1)
+
+
+def _positions(module: nn.Module | None) -> Iterator[str]:
+    """Yield the attributes of a module that are embeddings of positions: other probes do not look at these."""
+    named = () if module is None else module.named_modules()
+    yield from (
+        name.split(".")[-1] for name, it in named if isinstance(it, nn.Embedding) and "pos" in name
+    )
 
 
 def unread_results_in(
@@ -111,8 +121,11 @@ def _variables(statement: ast.Assign) -> list[str]:
 def _layer_called(value: ast.expr) -> tuple[str, bool]:
     """Return the layer of a call such as `self.gate(x)`, and whether its result is split: "" if it is another value."""
     match value:
-        case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr=split)) if split in SPLITS:
-            return _layer_called(inner)[0], True
+        case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr=method)) if method in (
+            *SPLITS,
+            *VIEWS,
+        ):
+            return _layer_called(inner)[0], method in SPLITS
         case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=layer)):
             return layer, False
     return "", False

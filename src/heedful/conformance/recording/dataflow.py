@@ -12,9 +12,10 @@ from heedful.observation import Source, Step
 PRODUCTS: tuple[str, ...] = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
 CONVOLUTIONS: tuple[str, ...] = ("conv1d", "conv2d", "conv3d")
 RECURRENT: tuple[str, ...] = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+CELLS: tuple[str, ...] = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 NORMS: tuple[str, ...] = ("normalize", "layer_norm", "rms_norm", "group_norm", "instance_norm")
 PROJECTIONS: tuple[str, ...] = (
-    *("linear", "embedding", "layer_norm", "rms_norm", "addmm", *CONVOLUTIONS),
+    *("linear", "embedding", "layer_norm", "rms_norm", "addmm", *CONVOLUTIONS, *CELLS),
 )
 """Operations that mix features with trained weights. They end the search for the scores behind a context."""
 
