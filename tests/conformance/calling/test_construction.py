@@ -299,8 +299,14 @@ class OfGottenFields(Projected):
         super().__init__(train_args.get("token_width"))
 
 
-@pytest.mark.parametrize("target", [OfTwoConfigurations, OfGottenFields])
-def test_a_configuration_is_told_by_its_annotation_or_the_end_of_its_name(target):
+class OfParts(Projected):
+    def __init__(self, config_master, config_model):
+        super().__init__(config_model.token_width)
+        self.device = config_master.config_general.device
+
+
+@pytest.mark.parametrize("target", [OfTwoConfigurations, OfGottenFields, OfParts])
+def test_a_configuration_is_told_by_its_annotation_or_by_its_name(target):
     assert find_subject(target).module.qkv.in_features == 24  # pyright: ignore
 
 

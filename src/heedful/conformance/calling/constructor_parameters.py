@@ -149,7 +149,8 @@ def defaults_of(target: type) -> dict[str, Any]:
 def is_configuration(name: str, hint: Any) -> bool:
     """Check whether a parameter takes a configuration, by its name or by its annotation."""
     stated = inspect.isclass(hint) and (hint is Configuration or dataclasses.is_dataclass(hint))
-    return stated or name in names.CONFIGURATIONS or name.endswith(names.OF_CONFIGURATIONS)
+    parts = name.startswith(names.CONFIGURATIONS_OF) or name.endswith(names.OF_CONFIGURATIONS)
+    return stated or parts or name in names.CONFIGURATIONS
 
 
 def type_hints(cls: Callable[..., Any]) -> dict[str, Any]:

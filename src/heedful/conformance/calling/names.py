@@ -191,6 +191,7 @@ DEVICES: Names = ("device", "DEVICE", "dev")
 DTYPES: Names = ("dtype",)
 CONFIGURATIONS: Names = ("config", "cfg", "args", "params", "c", "hparams", "model_args")
 OF_CONFIGURATIONS: Names = ("_config", "_cfg", "_conf", "_hparams", "_args")  # how a name may end
+CONFIGURATIONS_OF: Names = ("config_", "cfg_")  # how a name may begin
 
 # The conventional name that an unknown name means if it contains the word; the first word that fits counts.
 WORDS: Mapping[str, str] = {
