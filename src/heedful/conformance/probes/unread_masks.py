@@ -72,9 +72,8 @@ def _normalizing_statement(source: ParsedSource) -> ast.stmt | None:
 
 
 def _is_unread(part: nn.Module, mask: str, source: ParsedSource) -> bool:
-    """Check whether the code of a part's forward() never reads a parameter, without saying so."""
+    """Check whether the code of a part's forward() reads none of its masks, without saying so."""
     read = {it.id for it in source.nodes if isinstance(it, ast.Name)}
-    taken = mask in inspect.signature(part.forward).parameters
-    return (
-        taken and not read & {mask, "locals"} and not is_unused_on_purpose(mask, prose_about(part))
-    )
+    masks = {it for it in inspect.signature(part.forward).parameters if "mask" in it}
+    said = prose_about(part)
+    return mask in masks and not read & {*masks, "locals"} and not is_unused_on_purpose(mask, said)
