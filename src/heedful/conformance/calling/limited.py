@@ -44,7 +44,7 @@ class Block:
     def __init__(self, seconds: float) -> None:
         self._limit = TimeLimit(seconds)
         self.thread: int = threading.get_ident()
-        self.is_interrupted = False
+        self.is_interrupted: bool = False
 
     def is_late(self) -> bool:
         """Check whether its time is up, or after an interrupt the time to end."""
