@@ -10,11 +10,11 @@ from torch import nn
 
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import VIEWS
 from heedful.conformance.recording.source import ParsedSource, parsed
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 
 SPLITS: tuple[str, ...] = ("chunk", "split", "unbind")
-VIEWS: tuple[str, ...] = ("unsqueeze", "view", "transpose", "permute")
 
 
 @probe("projection-unused")

@@ -44,6 +44,12 @@ class _Call:
         left = _parameters(self.callee)[len(self.node.args) :]
         return any(name in names for name in left) and given.isdisjoint(names)
 
+    def given(self) -> set[str]:
+        """Return the parameters of the callee that the call gives, and not as None."""
+        positional = zip(_parameters(self.callee), self.node.args, strict=False)
+        by_keyword = ((it.arg, it.value) for it in self.node.keywords if it.arg is not None)
+        return {name for name, value in (*positional, *by_keyword) if not _is_none(value)}
+
     def line_giving_none(self, names: Collection[str]) -> int | None:
         """Return the number of the line that gives None for one of some parameters; None if no line does."""
         given = (it.value for it in self.node.keywords if it.arg in names and _is_none(it.value))
@@ -169,6 +175,15 @@ def call_without(module: nn.Module, parameter: str) -> SourceLine | None:
             if source and call.omits({parameter}):
                 return SourceLine.at(source.file, call.node.lineno)
     return None
+
+
+def parts_given(module: nn.Module, word: str) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the parts that a module's methods call, each with a parameter that is given and has a word in its name."""
+    for method in methods_of(module):
+        source = parsed(method)
+        for call in () if source is None else _resolved_calls(source.tree, module, method):
+            if isinstance(call.callee, nn.Module):
+                yield from ((call.callee, it) for it in sorted(call.given()) if word in it)
 
 
 def functions_given(target: Callable[..., Any], step: Step) -> Iterator[tuple[FunctionType, str]]:
