@@ -229,3 +229,47 @@ class Interests(nn.Module):
 
 def test_a_softmax_that_multiplies_another_one_need_not_be_over_the_items():
     assert not check(Interests).bugs
+
+
+class Neighbors(nn.Module):
+    """Each node takes from its neighbors; the shares of what it receives sum to 1 with its own."""
+
+    def __init__(self, n_atom_basis):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(1, 2 * n_atom_basis))
+
+    def importance(self, own, other):
+        return F.leaky_relu((torch.cat((own, other), 1) * self.weight).sum(-1)).exp()
+
+    def forward(self, r, e, a):
+        """
+        Args:
+            r (torch.Tensor): atom features, (n_atoms, n_atom_basis)
+            e (torch.Tensor): edge features, unused here
+            a (torch.LongTensor): neighbor list, (n_edges, 2)
+        """
+        of_edges = self.importance(r[a[:, 0]], r[a[:, 1]])
+        own = self.importance(r, r)
+        total = r.new_zeros(len(r)).index_add(0, a[:, 0], of_edges) + own
+        messages = r[a[:, 1]] * (of_edges / total[a[:, 0]])[:, None]
+        return r.new_zeros(r.shape).index_add(0, a[:, 0], messages) + r * (own / total)[:, None]
+
+
+def test_a_graph_of_one_edge_many_times_tells_nothing_about_its_weights():
+    assert not check(Neighbors).bugs
+
+
+class OfLengthOne(nn.Module):
+    """Compares queries of length 1 with keys of any length."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        scores = F.normalize(self.q(x), dim=-1) @ self.k(x).mT
+        return scores.softmax(-1) @ self.v(x)
+
+
+def test_a_product_with_vectors_of_length_1_needs_no_scale():
+    assert not check(OfLengthOne).bugs
