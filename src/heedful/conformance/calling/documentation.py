@@ -31,6 +31,9 @@ SHAPE_BEHIND: re.Pattern[str] = re.compile(
 )  # "states [batch, dim]", without a colon
 OTHER_SCRIPT: re.Pattern[str] = re.compile(r"^[^\x00-\x7f]+(?=[A-Za-z_])")  # "输入x: (batch, dim)"
 SEVERAL: re.Pattern[str] = re.compile(r"\w+(, ?\w+)+\b")  # parameters that a comment is about
+TOGETHER: re.Pattern[str] = re.compile(
+    r"^(\W*(?:param )?)(\w+(?:, ?\w+)+)( ?(?:\([^)]*\))?:.*)$"  # "query, key: (batch, length, dim)"
+)
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
 OF_AXES: re.Pattern[str] = re.compile(r"(\w+) is (\w+(?:, \w+){2,})$")
@@ -58,8 +61,18 @@ def _docstring_lines(definition: Callable[..., Any]) -> list[str]:
 
 
 def _separate(entry: str) -> list[str]:
-    """Return the entries on one line, with shapes in brackets: "x: B x T, mask: T x T" has two."""
-    return NEXT_ENTRY.split(BARE_SHAPE.sub(r"\1(\2)", entry))
+    """Return the entries on one line, with shapes in brackets: "x: B x T, mask: T x T" and "x, y: B x T" have two."""
+    entries = NEXT_ENTRY.split(BARE_SHAPE.sub(r"\1(\2)", entry))
+    return [it for together in entries for it in _for_each(together)]
+
+
+def _for_each(entry: str) -> list[str]:
+    """Return an entry for each of the arguments that one is about."""
+    together = TOGETHER.match(entry)
+    if together is None:
+        return [entry]
+    mark, several, text = together.groups()
+    return [f"{mark}{name.strip()}{text}" for name in several.split(",")]
 
 
 def _entries(docstring: str) -> list[str]:

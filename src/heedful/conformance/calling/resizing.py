@@ -101,8 +101,8 @@ class Resized:
     sequence: int = 0
 
     def __call__(self, B: int, T: int, dtype: torch.dtype) -> Any:
-        if are_lengths(self.value, (self.axes.B, self.axes.T)):
-            return [T] * B  # without padding
+        if are_lengths(self.value, (self.axes.B, self.axes.T)):  # without padding
+            return torch.full((B,), T) if isinstance(self.value, Tensor) else [T] * B
 
         def resize(value: Any) -> Any:
             if not isinstance(value, Tensor):
@@ -182,8 +182,10 @@ def adds_up(value: Tensor, T: int) -> bool:
 
 
 def are_lengths(value: Any, sizes: tuple[int | None, int | None]) -> bool:
-    """Check whether a value is a list of whole numbers, how many of the T tokens of each sequence are real."""
+    """Check whether a value holds a whole number for each sequence: how many of its T tokens are real."""
     B, T = sizes
+    if isinstance(value, Tensor) and value.dim() == 1 and value.dtype in (torch.int32, torch.int64):
+        value = value.tolist()
     if not isinstance(value, list | tuple) or len(value) != B or T is None or B == 1:
         return False
     return all(type(it) is int and 0 < it <= T for it in value) and max(value) == T

@@ -103,6 +103,8 @@ def _of_kind(
     if kind == "other":
         maps = _pyramid(module, grid)
         yield from (TrialValue("other", 0, it) for it in ([maps, None] if maps else [None]))
+    if kind == "id":
+        yield TrialValue("lengths", 0, torch.full((BATCH,), Y * X))
     sizes = {"B": BATCH, "T": Y * X, "Y": Y, "X": X, "D": 2 * Y * X - 1, "F": 2, "1": 1}
     for letters in SHAPES.get(kind, ()):
         parts = _parts(module, widths) if kind == "table" or letters == "BTTC" else []
