@@ -12,6 +12,7 @@ from heedful.conformance.calling.target import make_target
 from heedful.conformance.failing_choices import fewer_key_heads_fail
 from heedful.conformance.probes.discarded_results import discarded_results_in
 from heedful.conformance.probes.sinusoids import sinusoids_in
+from heedful.conformance.probes.undefined_attributes import missing_in_libraries
 from heedful.conformance.probes.undefined_names import undefined_names_in
 from heedful.conformance.probes.uninitialised_parameters import uninitialised_in
 from heedful.conformance.probes.unpassed_values import unpassed_values_in
@@ -39,6 +40,7 @@ def report_without_call(
         *([] if of_heads is None else [of_heads]),
         *uninitialised_in(held.module, uninitialised),
         *undefined_names_in(held.callee),
+        *islice(missing_in_libraries(held.callee), 1),
         *sinusoids_in(held.module),
         *unregistered_lists_in(held.module),
         *unread_results_in(held.module),

@@ -32,7 +32,8 @@ TOKENS = object()
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "timestep": ("times", "positions"), "time_step": ("times", "positions"), "noise_level": ("times",),
-    "edge_index": ("edges",), "cu_": ("bounds",), "cumul": ("bounds",), "max_seq": ("sizes",),
+    "edge_index": ("edges",), "edge_attr": ("rows of edges", "pairs", "masks"),
+    "edge_feat": ("rows of edges", "pairs", "masks"), "cu_": ("bounds",), "cumul": ("bounds",), "max_seq": ("sizes",),
     "shape": ("grids",), "grid": ("grids",), "hw": ("grids",),
     "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"),
     "dist": ("squares", "pairs"), "coor": ("coordinates",), "xyz": ("coordinates",), "mask": ("masks",),
@@ -192,6 +193,18 @@ def _pairs(width: int) -> Callable[..., Tensor]:
     return constant
 
 
+def _edge_widths(module: nn.Module | None) -> list[int]:
+    """Return the numbers of features that an edge may have: what a module keeps under such a name, or takes."""
+    kept = {} if module is None else vars(module)
+    own = [it for name, it in kept.items() if "edge" in name and type(it) is int]
+    return list(dict.fromkeys((*own, *_input_widths(module))))
+
+
+def _rows_of_pairs(width: int) -> Callable[..., Tensor]:
+    """Return a function of (B, T, dtype) that draws a vector for each edge, one after the other."""
+    return lambda B, T, dtype: _pairs(width)(B, T, dtype).flatten(0, 1)
+
+
 def _of_sequences(vectors: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a function of (B, T, dtype) that gives each sequence the same vectors."""
     return lambda B, T, dtype: vectors(B, T, dtype).repeat(B, 1, 1, 1)
@@ -287,6 +300,9 @@ def _values_in(
                 yield _of_sequences(_pairs(width)), 4
         case "edges":  # of every node to every other one and to itself
             yield lambda B, T, dtype: torch.cartesian_prod(*(torch.arange(T),) * 2).T, 2
+        case "rows of edges":
+            for width in _edge_widths(module):
+                yield _rows_of_pairs(width), 2
         case "bounds":  # of one packed sequence
             yield lambda B, T, dtype: torch.tensor([0, T], dtype=torch.int32), 1
         case "grids":

@@ -8,7 +8,7 @@ or if they are divided by the number of tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,8 @@ def describe_weights(evidence: Evidence, attention: RecordedAttention) -> str:
         return ""
     if any(_is_trained(evidence.baseline, source) for source in _read_after_softmax(attention)):
         return "several softmaxes, combined by trained numbers: a differential attention?"
+    if _subtracts_another(evidence, attention):
+        return "the difference of two softmaxes: a differential attention?"
     if _are_squares(evidence, attention):
         return "squared for variances, beside the weights themselves"
     factor = _factor_given(evidence, attention)
@@ -74,6 +76,24 @@ def _factor_given(evidence: Evidence, attention: RecordedAttention) -> str:
         if value.is_floating_point() and not ((value == 0) | (value == 1)).all():
             return given.name
     return ""
+
+
+def _subtracts_another(evidence: Evidence, attention: RecordedAttention) -> bool:
+    """Check whether the weights are the difference of the results of two softmaxes, of which none reads the other."""
+    steps = evidence.baseline.trace.steps
+    for step in attention.chain:
+        operands = [it.step for it in step.inputs if it.step is not None]
+        if step.operation not in ("sub", "rsub") or len(operands) != 2:
+            continue
+        one, other = (_softmaxes_behind(steps, it) for it in operands)
+        if one - other and other - one:
+            return True
+    return False
+
+
+def _softmaxes_behind(steps: Sequence[Step], index: int) -> set[int]:
+    """Return the indices of the softmaxes that a step's result was computed from."""
+    return {it for it in ancestors(steps, steps[index]) if steps[it].operation in SOFTMAXES}
 
 
 def _are_squares(evidence: Evidence, attention: RecordedAttention) -> bool:
@@ -166,13 +186,27 @@ def _depends_on_length(evidence: Evidence, attention: RecordedAttention) -> bool
 def _has_constant_in_denominator(attention: RecordedAttention) -> bool:
     """Check whether weights are exp(score) / (c + Σ exp(score)), with one c > 0 for each head.
 
-    The scores may be any values in the chain, because the largest one is often subtracted from all first.
+    The scores may be any values in the chain, because the largest one is often subtracted from all first. A c of 1 that
+    is kept then is no constant of the scores themselves.
     """
+    return not keeps_one_unshifted(attention) and any(True for _ in _constants(attention))
+
+
+def keeps_one_unshifted(attention: RecordedAttention) -> bool:
+    """Check whether weights are exp(score − largest) / (1 + Σ exp(score − largest)), where 1 is not shifted, too."""
+    return any(
+        bool((scores.amax(-1) == 0).all() and (constants - 1).abs().le(TOLERANCE).all())
+        for scores, constants in _constants(attention)
+    )
+
+
+def _constants(attention: RecordedAttention) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield values in the chain, and the c of each row, if weights are exp(value) / (c + Σ exp(value))."""
     weights, softmax = attention.weights, attention.softmax_step
     assert softmax is not None
     sums = weights.sum(-1)
     if not (torch.isfinite(weights).all() and (weights >= 0).all() and (sums < 1).all()):
-        return False
+        return
     for step in attention.chain:
         value = tensor_of(step)
         if step.index >= softmax.index or value is None or value.numel() != weights.numel():
@@ -182,8 +216,7 @@ def _has_constant_in_denominator(attention: RecordedAttention) -> bool:
             continue
         constants = (1 / sums - 1) * scores.exp().sum(-1)
         if torch.allclose(constants, constants[:, :1].expand_as(constants), rtol=TOLERANCE):
-            return True
-    return False
+            yield scores, constants
 
 
 def _read_after_softmax(attention: RecordedAttention) -> Iterator[Source]:

@@ -66,20 +66,27 @@ def cache(evidence: Evidence) -> Iterator[Finding | Fact]:
 
 
 def _takes_one_token(evidence: Evidence) -> bool:
-    """Check whether each call with a filled cache takes one token, by what the code says."""
-    callee = evidence.subject.callee
+    """Check whether each call with a filled cache takes one token, by what the code says.
+
+    A cache may treat several tokens as those of a first call, which it names a prefill.
+    """
+    callee, make = evidence.subject.callee, evidence.subject.make_cache
+    made = None if make is None else type(attempt(lambda: make(*evidence.inputs.sizes)))
+    if made is not None and "prefill" in prose_about(made) and SEVERAL_TOKENS.search(own_text(made)):
+        return True
     return bool(
         ONE_TOKEN.search(prose_about(callee)) and not SEVERAL_TOKENS.search(own_text(callee))
     )
 
 
 def chunk_sizes(T: int) -> list[tuple[int, ...]]:
-    """Return ways to split T tokens: prefill and one token, prefill and several, one by one, and mixed.
+    """Return ways to split T tokens: prefill and one token or more, prefill and several, one by one, and mixed.
 
     The mixed one appends several tokens after single ones have gone around a cache that a window has filled.
     """
     mixed = (T // 2, 1, 1, T - T // 2 - 2)
-    splits = [(T - 1, 1), (T - T // 2, T // 2), (1,) * min(T, 4), mixed]
+    one_by_one = (T - T // 2, *(1,) * (T // 2))
+    splits = [(T - 1, 1), (T - T // 2, T // 2), (1,) * min(T, 4), one_by_one, mixed]
     return [sizes for sizes in dict.fromkeys(splits) if min(sizes) > 0]
 
 

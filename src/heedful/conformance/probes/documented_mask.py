@@ -68,7 +68,8 @@ def mask_against_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
             if unfit is None or B not in unfit.sizes:
                 continue
             heads = next((it for it in unfit.sizes if it != B), B)
-            if _mixes(evidence, name, form, heads):
+            of_tokens = heads == evidence.inputs.sizes[1]  # another axis of a mask, and no heads
+            if not of_tokens and _mixes(evidence, name, form, heads):
                 proof = (
                     f"With {name} of shape {form}, a mask of shape {unfit.shape} meets the scores, and its sequences "
                     f"take the place of the heads: {B} sequences raise an exception, and with {heads}, the mask of one "

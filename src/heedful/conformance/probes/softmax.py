@@ -9,6 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from heedful.conformance.calling import names
+from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import describe_other_designs
 from heedful.conformance.evidence.chain import SOFTMAXES
@@ -16,6 +18,7 @@ from heedful.conformance.evidence.designs import (
     describe_weights,
     has_late_temperature,
     is_normalized_again,
+    keeps_one_unshifted,
 )
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
@@ -76,7 +79,8 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
     """Report a softmax without queries that is over the sequences of a batch, the heads, or one entry."""
     (B, T), convention = evidence.inputs.sizes, evidence.subject.convention
-    heads = evidence.expected.num_heads
+    heads = evidence.expected.num_heads or declared_number(evidence.subject.module, names.HEADS)
+    edges = T * T if any("edge_index" in name for name in convention.constants) else None
     pooled = convention.pooled
     of_images = pooled and convention.is_image  # whose layers change the number of pixels
     known = [it.softmax_step for it in evidence.attentions]
@@ -89,6 +93,7 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
         over_sequences = size == B > 1 and step.shape.index(B) == dim and (of_tokens or pooled)
         over_one = size == 1 and of_tokens and (pooled or _sums_tokens(evidence, step))
         over_heads = size == heads != 1 and T in others and _sums_tokens(evidence, step, heads)
+        over_heads |= size == heads != 1 and step.shape[:dim] == (edges,)
         if over_sequences:
             entries = "the sequences of the batch"
         elif over_heads:
@@ -236,6 +241,13 @@ def _wrong_softmax(evidence: Evidence, attention: RecordedAttention) -> Finding 
     _, Tq, Tk = attention.weights.shape
     case = f"{Tq} queries, {Tk} keys"
     step = attention.softmax_step
+    if step is not None and keeps_one_unshifted(attention):
+        proof = (
+            "The largest score is subtracted before the exponentials, and the 1 that is added to their sum stays: the "
+            f"weights depend on the largest score, and sum to {_worst_sum(attention.weights):.3g} for one query."
+        )
+        remedy = "Add exp(-largest) in place of 1."
+        return Finding("rows-not-normalised", "bug", proof, case, SourceLine.of(step), remedy)
     dim = None if step is None else _normalised_dimension(step)
     if step is not None and dim is not None and _weights_are_transposed(evidence, attention):
         return _transposed(attention, step, dim, case)

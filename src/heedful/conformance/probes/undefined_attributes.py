@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import chain, islice
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,9 @@ from heedful.conformance.reporting.finding import ANY_CALL, Finding
 OWNERS = (Tensor, nn.Module, torch, functional, dict, list, set, str, bytes, int, float)
 """What may have a method of another name than those of tensors."""
 
+ASKING: re.Pattern[str] = re.compile(r"version|hasattr|available|has_|is_torch")
+"""What conditions read, in lower case, that are about what this machine's libraries have."""
+
 SIMILARITY = 0.85  # difflib's ratio: "tranpose" and "transpose" have 0.94
 
 
@@ -38,6 +42,7 @@ def undefined_attributes(evidence: Evidence) -> Iterator[Finding]:
     functions = list(with_functions_called(own_functions_of(evidence.subject.callee)))
     found = chain(
         _misspelt_methods(functions),
+        missing_in_libraries(evidence.subject.callee),
         _missing_attributes(evidence.subject.module),
         _unassigned(functions),
     )
@@ -68,6 +73,44 @@ def _misspelt_methods(functions: Iterable[FunctionType]) -> Iterator[Finding]:
                             place,
                             f"Call {meant}().",
                         )
+
+
+def missing_in_libraries(target: Callable[..., object]) -> Iterator[Finding]:
+    """Yield a finding on each name that a library does not have, such as softmax in torch.functional.
+
+    What code asks first, or is prepared for, may be about other versions of the library.
+    """
+    for function in with_functions_called(own_functions_of(target)):
+        source = parsed(function)
+        local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
+        for node in () if source is None else _unconditional(source.tree):
+            if not isinstance(node, ast.Attribute) or source is None:
+                continue
+            alias, *names = ast.unparse(node).split(".")
+            library = None if alias in local else function.__globals__.get(alias)
+            *inner, name = names or [""]
+            for it in inner:
+                library = getattr(library, it, None)
+            if type(library) is not ModuleType or hasattr(library, name):
+                continue
+            owner = next((it for it in (functional, torch) if hasattr(it, name)), None)
+            yield _finding(
+                f"{library.__name__} has no {name!r}",
+                "AttributeError",
+                SourceLine.at(source.file, node.lineno),
+                "Look it up in the documentation."
+                if owner is None
+                else f"Call {owner.__name__}.{name}.",
+            )
+
+
+def _unconditional(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree outside of try statements, and of conditions about versions and what exists."""
+    for node in ast.iter_child_nodes(tree):
+        asks = isinstance(node, ast.If | ast.IfExp) and ASKING.search(ast.unparse(node.test).lower())
+        if not asks and not isinstance(node, ast.Try):
+            yield node
+            yield from _unconditional(node)
 
 
 def _is_self(node: ast.expr) -> bool:
