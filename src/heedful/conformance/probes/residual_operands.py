@@ -6,11 +6,20 @@ import ast
 from collections.abc import Iterator
 
 from heedful.conformance.calling import names
+from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
+from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.forgotten_siblings import forgotten_siblings
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
-from heedful.conformance.recording.dataflow import arguments_behind, operands_of, steps_behind
+from heedful.conformance.recording.dataflow import (
+    NORMS,
+    ancestors,
+    arguments_behind,
+    behind_views,
+    operands_of,
+    steps_behind,
+)
 from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
@@ -18,7 +27,7 @@ from heedful.observation import Step
 
 @probe("context-wrong")
 def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for sums of a layer's result with itself, and for sums of an attention's result with its values alone."""
+    """Search for sums of a layer's result with itself, with its values alone, or with the input of an earlier sum."""
     steps = evidence.baseline.trace.steps
     sums = [step for step in steps if step.operation in ADDITIONS and len(operands_of(step)) == 2]
     doubled = next((it for it in sums if _is_doubled(steps, it)), None)
@@ -30,6 +39,15 @@ def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
             "Keep the input, and add that: residual = x; x = residual + attention(x).",
         )
         return
+    stale = ((it, before) for it in sums if (before := _sum_passed_over(steps, it)) is not None)
+    for step, before in stale:
+        yield _finding(
+            f"This residual connection adds the input of {before.source.strip()!r}, not its sum: what the attention "
+            "has found reaches the output through the next sublayer alone.",
+            step,
+            "Add what the sublayer is given, or what its norm is given.",
+        )
+        return
     of_values = (it for it in sums if _adds_values(steps, it))
     step = next(of_values, None)
     if step is not None:
@@ -39,6 +57,50 @@ def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
             step,
             "Add the queries, or what they are projected from.",
         )
+
+
+def _sum_passed_over(steps: tuple[Step, ...], step: Step) -> Step | None:
+    """Return the sum of a block's input and an attention's result that a later residual connection leaves out.
+
+    The later one adds the same input to what layers make of that sum, which nothing else reads.
+    """
+    for kept, made in (operands_of(step), operands_of(step)[::-1]):
+        residual, behind = behind_views(steps, kept), steps_behind(steps, made)
+        start = -1 if residual.step is None else residual.step
+        beside = [steps[it] for it in behind if it > start and _is_beside(steps[it], step)]
+        inner = [it for it in beside if it.operation in ADDITIONS and len(operands_of(it)) == 2]
+        if len(inner) != 1:
+            continue
+        first = inner[0]
+        others = [it for it in operands_of(first) if behind_views(steps, it) != residual]
+        between = behind - ancestors(steps, first)
+        by_attention = len(others) == 1 and any(
+            steps[it].operation in (*SOFTMAXES, FUSED) and it > start
+            for it in steps_behind(steps, others[0])
+        )
+        if by_attention and _is_lost(steps, first, behind) and any(
+            source.kind == "parameter" and steps[it].operation not in NORMS
+            for it in between
+            for source in steps[it].inputs
+        ):
+            return first
+    return None
+
+
+def _is_beside(first: Step, second: Step) -> bool:
+    """Check whether two steps are in the same function of the same module."""
+    places = [(it.module, it.file, it.function) for it in (first, second)]
+    return places[0] == places[1]
+
+
+def _is_lost(steps: tuple[Step, ...], first: Step, behind: set[int]) -> bool:
+    """Check whether a sum, and the norm of it, reach the end through some steps alone."""
+    norms = {it.index for it in steps if it.operation in NORMS and _reads(it, {first.index})}
+    return all(it.index in behind for it in steps if _reads(it, {first.index, *norms}))
+
+
+def _reads(step: Step, indices: set[int]) -> bool:
+    return any(source.step in indices for source in step.inputs)
 
 
 def _finding(proof: str, step: Step, remedy: str) -> Finding:
