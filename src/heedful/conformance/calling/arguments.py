@@ -170,6 +170,8 @@ def _constant(target: Target, name: str, allow_unknown: bool) -> Any:
         return lambda B, T, dtype: torch.arange(T).expand(B, T)
     if name in names.CACHE_SLOTS:
         return lambda B, T, dtype: torch.arange(T)
+    if "mask" in name and next(documented_axes(target.callee, name), "") == "B":  # lengths
+        return lambda B, T, dtype: torch.full((B,), T)
     if "mask" in name or "cache" in name or "past" in name:
         return None
     of_distances = DISTANCE_AXIS in next(documented_axes(target.callee, name), "")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling.convention import MEMORY_TOKENS, grid_of
 from heedful.conformance.calling.conventional import WIDTH
+from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.layouts import DISTANCE_AXIS, documented_axes
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS, in_form
 from heedful.conformance.calling.polarity import suggests_real_tokens
@@ -50,6 +51,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 OF_TOKENS: re.Pattern[str] = re.compile(
     r"^(enc|encoder|dec|decoder)_(out|outs|output|outputs|states?)$|^memory$|^keys?$|^values?$"
 )
+OF_IDS: re.Pattern[str] = re.compile(r"\b(ids|indices|token_ids)\b")  # in what documentation says
 LETTERS: Mapping[str, tuple[str, ...]] = {"h": ("heights",), "w": ("widths",)}  # whole names
 # Roles of numbers that follow from the number of tokens.
 COUNTS = ("sizes", "grids", "heights", "widths")
@@ -83,6 +85,9 @@ def likely_values(target: Target, name: str, head_size: int) -> Iterator[Value]:
     if annotation is not inspect.Parameter.empty and annotation in ROLES_OF_TYPES:
         counts = (role for role in suggested if role in COUNTS)
         suggested = (*counts, *ROLES_OF_TYPES[annotation])
+    said = documented_arguments(target.callee).get(name, "")
+    if shape == "BT" and OF_IDS.search(said):
+        yield from _other_ids(target.module)
     if is_called(target, name):
         yield lambda B, T, dtype: _handed_back
     if "positions" in suggested and documented is None and _counts_distances(target):
@@ -393,6 +398,14 @@ def ids_of_memory(vocabulary: int) -> Callable[..., Tensor]:
     """
     ids = torch.arange(MEMORY_TOKENS) % (vocabulary // 2) + vocabulary // 2
     return lambda B, T, dtype: ids.repeat(B, 1)
+
+
+def _other_ids(module: nn.Module | None) -> Iterator[Callable[..., Tensor]]:
+    """Yield a function of (B, T, dtype) that returns ids of a module's first embedding, the same for each sequence."""
+    parts = () if module is None else module.modules()
+    vocabulary = next((it.num_embeddings for it in parts if isinstance(it, nn.Embedding)), 0)
+    if vocabulary > 1:
+        yield lambda B, T, dtype: (1 + torch.arange(T) % (vocabulary - 1)).repeat(B, 1)
 
 
 def _drawn(shape: tuple[int, ...]) -> Callable[..., Tensor]:

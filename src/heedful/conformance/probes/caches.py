@@ -15,6 +15,7 @@ from heedful.conformance.probes.cache_causes import find_cache_cause
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.state import first_difference, line_changing_state
 from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.source import parsed, source_lines
 from heedful.conformance.recording.target_source import own_text, prose_about
 from heedful.conformance.reporting.finding import Fact, Finding
 
@@ -37,6 +38,8 @@ SEVERAL_TOKENS: re.Pattern[str] = re.compile(
 """A question of code that treats several tokens in another way than one: its words about one token are no limit."""
 
 
+PREFILL: re.Pattern[str] = re.compile(r"# *prefill\b.*\n *if .*> 1:|> 1: *# *prefill\b")
+"""What a cache says, in lower case, beside its question whether there are several tokens."""
 SLIDING: re.Pattern[str] = re.compile(
     r"\b(slid(e|es|ing)|roll(s|ing)?|drop\w* the oldest)\b(?!\W+window)"
 )
@@ -71,12 +74,18 @@ def _takes_one_token(evidence: Evidence) -> bool:
     A cache may treat several tokens as those of a first call, which it names a prefill.
     """
     callee, make = evidence.subject.callee, evidence.subject.make_cache
-    made = None if make is None else type(attempt(lambda: make(*evidence.inputs.sizes)))
-    if made is not None and "prefill" in prose_about(made) and SEVERAL_TOKENS.search(own_text(made)):
+    made = None if make is None else attempt(lambda: make(*evidence.inputs.sizes))
+    if made is not None and _prefills(type(made)):
         return True
     return bool(
         ONE_TOKEN.search(prose_about(callee)) and not SEVERAL_TOKENS.search(own_text(callee))
     )
+
+
+def _prefills(cache: type) -> bool:
+    """Check whether the class of a cache says that it takes several tokens for those of a first call."""
+    source = parsed(cache)
+    return source is not None and PREFILL.search("".join(source_lines(cache)[0]).lower()) is not None
 
 
 def chunk_sizes(T: int) -> list[tuple[int, ...]]:

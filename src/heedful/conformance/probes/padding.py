@@ -201,6 +201,7 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
         if change is None and comparable and not positions_differ:
             change = _compare_with_unpadded(evidence, padded, keep)
             change = change or _compare_with_batch(evidence, subject, padded, keep)
+            change = None if change and _takes_second_sequence(evidence, subject) else change
         if change is not None:
             yield _report(evidence, subject, padded, keep, change)
             return
@@ -232,6 +233,26 @@ def _positions_are_given(subject: Subject) -> bool:
     """Check whether an example has other arguments for each token, which padding on the left would shift."""
     convention = subject.convention
     return convention.from_example and convention.guessed and _has_others(subject)
+
+
+def _takes_second_sequence(evidence: Evidence, subject: Subject) -> bool:
+    """Check whether arguments of unknown roles may have another length than the tokens: those of a second sequence."""
+    inputs, convention = evidence.inputs, subject.convention
+    (B, T), padding = inputs.sizes, subject.padding
+    if not convention.guessed or T < 2:
+        return False
+    given = subject.arguments(inputs)
+    others = {
+        name: constant(B, T - 1, subject.dtype)
+        for name, constant in convention.constants.items()
+        if callable(constant) and (padding is None or name != padding.name)
+    }
+    vary = [name for name, it in others.items() if isinstance(it, Tensor) and T - 1 in it.shape]
+    for shorter in (*({name: others[name]} for name in vary), *([others] if vary else [])):
+        output = attempt(lambda shorter=shorter: subject.call({**given, **shorter}, inputs))
+        if isinstance(output, Tensor):
+            return True
+    return False
 
 
 def _has_others(subject: Subject) -> bool:

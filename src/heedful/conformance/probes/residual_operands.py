@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from heedful.conformance.calling import names
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
-from heedful.conformance.evidence.fused import FUSED
+from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD
 from heedful.conformance.probes.forgotten_siblings import forgotten_siblings
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
@@ -75,7 +75,7 @@ def _sum_passed_over(steps: tuple[Step, ...], step: Step) -> Step | None:
         others = [it for it in operands_of(first) if behind_views(steps, it) != residual]
         between = behind - ancestors(steps, first)
         by_attention = len(others) == 1 and any(
-            steps[it].operation in (*SOFTMAXES, FUSED) and it > start
+            steps[it].operation in (*SOFTMAXES, FUSED, MULTI_HEAD) and it > start
             for it in steps_behind(steps, others[0])
         )
         if by_attention and _is_lost(steps, first, behind) and any(
