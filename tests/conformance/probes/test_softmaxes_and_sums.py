@@ -142,7 +142,9 @@ class OfAnotherLibrary(nn.Module):
         self.score = nn.Linear(dim + width, 1)
 
     def forward(self, encoded, state):
-        state = state.squeeze(1).repeat(1, len(encoded), 1)  # fits no batch but that of one sequence
+        state = state.squeeze(1).repeat(
+            1, len(encoded), 1
+        )  # fits no batch but that of one sequence
         scores = self.score(torch.cat([encoded.transpose(0, 1), state], -1))
         return wrong.softmax(scores.squeeze(-1))
 
@@ -208,9 +210,7 @@ class WithWindow(nn.Module):
         if x.shape[1] == 1:
             return F.scaled_dot_product_attention(q, k, v)
         distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
-        return F.scaled_dot_product_attention(
-            q, k, v, (distance >= 0) & (distance < self.window)
-        )
+        return F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < self.window))
 
 
 class WithShortWindow(WithWindow):

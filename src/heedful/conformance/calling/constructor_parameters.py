@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -106,7 +106,13 @@ def chooses_width(target: Any, arguments: Mapping[str, Any]) -> bool:
         return False
     required = unstated_parameters(target, arguments)
     widths = (name if name in SIZES else similar_name(name) for name in required)
-    return any(name in names.WIDTHS for name in widths)
+    return any(name in names.WIDTHS for name in (*widths, *_fields_declared(target)))
+
+
+def _fields_declared(target: type) -> Iterator[str]:
+    """Yield the names of the fields of the dataclasses that a class takes by its annotations."""
+    hints = (it for it in type_hints(target).values() if dataclasses.is_dataclass(it))
+    yield from (field.name for hint in hints for field in dataclasses.fields(hint))
 
 
 def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None:
@@ -118,9 +124,7 @@ def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None
     if not inspect.isclass(target) or stated:
         return None
     configured = (field for fields in fields_read(target).values() for field in fields)
-    hints = (it for it in type_hints(target).values() if dataclasses.is_dataclass(it))
-    declared = (field.name for hint in hints for field in dataclasses.fields(hint))
-    called = (*inspect.signature(target).parameters, *configured, *declared)
+    called = (*inspect.signature(target).parameters, *configured, *_fields_declared(target))
     return next((name for name in called if name in names.KEY_HEADS), None)
 
 

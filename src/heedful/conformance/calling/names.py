@@ -232,7 +232,8 @@ AXES: Mapping[str, Names] = {
             "n_tokens",
             "time",
         ),
-        *("sq", "sk"),
+        *("sq", "sk", "steps", "time_steps", "timesteps", "n_steps", "num_steps"),
+        *("frames", "n_frames", "num_frames", "slen", "src_length", "tgt_length"),
     ),
     "H": (*HEADS, "nh", "hq", "np", "ng"),
 }

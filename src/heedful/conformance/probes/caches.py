@@ -85,7 +85,9 @@ def _takes_one_token(evidence: Evidence) -> bool:
 def _prefills(cache: type) -> bool:
     """Check whether the class of a cache says that it takes several tokens for those of a first call."""
     source = parsed(cache)
-    return source is not None and PREFILL.search("".join(source_lines(cache)[0]).lower()) is not None
+    return (
+        source is not None and PREFILL.search("".join(source_lines(cache)[0]).lower()) is not None
+    )
 
 
 def chunk_sizes(T: int) -> list[tuple[int, ...]]:

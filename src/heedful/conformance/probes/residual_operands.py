@@ -78,10 +78,14 @@ def _sum_passed_over(steps: tuple[Step, ...], step: Step) -> Step | None:
             steps[it].operation in (*SOFTMAXES, FUSED, MULTI_HEAD) and it > start
             for it in steps_behind(steps, others[0])
         )
-        if by_attention and _is_lost(steps, first, behind) and any(
-            source.kind == "parameter" and steps[it].operation not in NORMS
-            for it in between
-            for source in steps[it].inputs
+        if (
+            by_attention
+            and _is_lost(steps, first, behind)
+            and any(
+                source.kind == "parameter" and steps[it].operation not in NORMS
+                for it in between
+                for source in steps[it].inputs
+            )
         ):
             return first
     return None

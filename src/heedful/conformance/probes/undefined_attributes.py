@@ -107,7 +107,9 @@ def missing_in_libraries(target: Callable[..., object]) -> Iterator[Finding]:
 def _unconditional(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a tree outside of try statements, and of conditions about versions and what exists."""
     for node in ast.iter_child_nodes(tree):
-        asks = isinstance(node, ast.If | ast.IfExp) and ASKING.search(ast.unparse(node.test).lower())
+        asks = isinstance(node, ast.If | ast.IfExp) and ASKING.search(
+            ast.unparse(node.test).lower()
+        )
         if not asks and not isinstance(node, ast.Try):
             yield node
             yield from _unconditional(node)
