@@ -25,6 +25,9 @@ from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 
 
+DIFFERENCES: tuple[str, ...] = ("sub", "isub", "sub_")
+
+
 @probe("context-wrong")
 def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
     """Search for sums of a layer's result with itself, with its values alone, or with the input of an earlier sum."""
@@ -69,7 +72,7 @@ def _sum_passed_over(steps: tuple[Step, ...], step: Step) -> Step | None:
         start = -1 if residual.step is None else residual.step
         beside = [steps[it] for it in behind if it > start and _is_beside(steps[it], step)]
         inner = [it for it in beside if it.operation in ADDITIONS and len(operands_of(it)) == 2]
-        if len(inner) != 1:
+        if len(inner) != 1 or {inner[0].operation, step.operation} & {*DIFFERENCES}:
             continue
         first = inner[0]
         others = [it for it in operands_of(first) if behind_views(steps, it) != residual]
