@@ -24,7 +24,6 @@ from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 
-
 DIFFERENCES: tuple[str, ...] = ("sub", "isub", "sub_")
 
 
