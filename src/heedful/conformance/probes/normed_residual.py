@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
-from heedful.conformance.recording.dataflow import NORMS, ancestors, behind_views, operands_of
+from heedful.conformance.recording.dataflow import (
+    NORMS,
+    ancestors,
+    behind_views,
+    is_layer,
+    operands_of,
+)
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -48,7 +54,7 @@ def _residual_sum(steps: tuple[Step, ...], step: Step) -> tuple[Step, Step | Non
         residual = behind_views(steps, kept)
         behind = [] if made.step is None else [*ancestors(steps, steps[made.step])]
         layers = [steps[it] for it in behind if residual.step is None or it > residual.step]
-        if not any(map(_is_layer, layers)):
+        if not any(map(is_layer, layers)):
             continue
         for norm in (it for it in layers if it.operation in NORMS):
             if behind_views(steps, norm.inputs[0]) == residual:
@@ -57,11 +63,6 @@ def _residual_sum(steps: tuple[Step, ...], step: Step) -> tuple[Step, Step | Non
         if own is not None and own.operation in NORMS and own.index in behind:
             return step, own
     return None
-
-
-def _is_layer(step: Step) -> bool:
-    """Check whether a step reads parameters, and is no norm."""
-    return step.operation not in NORMS and any(it.kind == "parameter" for it in step.inputs)
 
 
 def _is_read_once(steps: tuple[Step, ...], source: Source) -> bool:

@@ -1,4 +1,4 @@
-"""Probe: a residual connection adds the block's input: neither its own result, nor the values of cross-attention."""
+"""Probe: a residual connection adds its sublayer's input: not its own result, values, or the input of an earlier one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from heedful.conformance.recording.dataflow import (
     ancestors,
     arguments_behind,
     behind_views,
+    is_layer,
     operands_of,
     steps_behind,
 )
@@ -25,11 +26,12 @@ from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 
 DIFFERENCES: tuple[str, ...] = ("sub", "isub", "sub_")
+ATTENDING: tuple[str, ...] = (*SOFTMAXES, FUSED, MULTI_HEAD)
 
 
 @probe("context-wrong")
 def residual_operands(evidence: Evidence) -> Iterator[Finding | Fact]:
-    """Search for sums of a layer's result with itself, with its values alone, or with the input of an earlier sum."""
+    """Search for sums of a result with itself, and of an attention's result with its values or an earlier input."""
     steps = evidence.baseline.trace.steps
     sums = [step for step in steps if step.operation in ADDITIONS and len(operands_of(step)) == 2]
     doubled = next((it for it in sums if _is_doubled(steps, it)), None)
@@ -75,20 +77,11 @@ def _sum_passed_over(steps: tuple[Step, ...], step: Step) -> Step | None:
             continue
         first = inner[0]
         others = [it for it in operands_of(first) if behind_views(steps, it) != residual]
-        between = behind - ancestors(steps, first)
         by_attention = len(others) == 1 and any(
-            steps[it].operation in (*SOFTMAXES, FUSED, MULTI_HEAD) and it > start
-            for it in steps_behind(steps, others[0])
+            it > start and steps[it].operation in ATTENDING for it in steps_behind(steps, others[0])
         )
-        if (
-            by_attention
-            and _is_lost(steps, first, behind)
-            and any(
-                source.kind == "parameter" and steps[it].operation not in NORMS
-                for it in between
-                for source in steps[it].inputs
-            )
-        ):
+        between = (steps[it] for it in behind - ancestors(steps, first))
+        if by_attention and any(map(is_layer, between)) and _is_lost(steps, first, behind):
             return first
     return None
 

@@ -95,6 +95,11 @@ def read_by(step: Step) -> Sequence[Source]:
     return step.inputs[:1] if step.operation in TEMPLATED else step.inputs
 
 
+def is_layer(step: Step) -> bool:
+    """Check whether a step reads parameters, and is no norm."""
+    return step.operation not in NORMS and any(it.kind == "parameter" for it in step.inputs)
+
+
 def behind_views(steps: Sequence[Step], source: Source) -> Source:
     """Return what a source rearranges: a result that is computed, or a tensor that no step makes."""
     while source.step is not None and steps[source.step].operation in VIEWS:
