@@ -1,4 +1,4 @@
-"""Probe: a residual connection adds its sublayer's input: not its own result, values, or the input of an earlier one."""
+"""Probe: a residual connection adds its sublayer's input: not its own result, values, or an earlier input."""
 
 from __future__ import annotations
 
