@@ -27,7 +27,6 @@ from heedful.conformance.calling.exceptions import (
 )
 from heedful.conformance.calling.guessed_examples import flattened
 from heedful.conformance.calling.influence import mixes_sequences
-from heedful.conformance.calling.layouts import documented_axes
 from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.resizing import Resized
 from heedful.conformance.calling.target import Target, TargetError
@@ -47,8 +46,7 @@ def find_convention_by_trial(
 ) -> tuple[Target, CallingConvention, torch.dtype] | None:
     """Return the first target with a call that is no coincidence, and its convention as `find_convention` does.
 
-    Such a call runs with other numbers of sequences and of tokens, too, and keeps sequences apart, unless the
-    documentation gives the shapes of all arguments.
+    Such a call runs with other numbers of sequences and of tokens, too, and keeps sequences apart.
 
     Args:
         targets: The same target, built in several ways.
@@ -81,9 +79,7 @@ def _understood(
         return None
     convention, dtype = replace(found[0], guessed=True, by_trial=True), found[1]
     caller = Caller(target, convention, dtype, target.copied(dtype))
-    documented = all(any(documented_axes(target.callee, name)) for name in target.required)
-    inputs = caller.draw(*(convention.fixed_sizes or TRIAL_SIZES))
-    apart = documented or mixes_sequences(caller, inputs) is False
+    apart = mixes_sequences(caller, caller.draw(*(convention.fixed_sizes or TRIAL_SIZES))) is False
     return (convention, dtype) if apart and _varies(convention) else None
 
 
