@@ -261,3 +261,42 @@ def test_two_sequences_of_ids_with_lengths_are_called_as_their_docstring_says():
     assert not report.bugs
     assert any("premise_mask (B,)" in str(it) for it in report.facts)
     assert "softmax-wrong-dim" in names(check(OverBatch))
+
+
+class Trilinear(nn.Module):
+    def __init__(self, model_dim):
+        super().__init__()
+        self.of_context = nn.Parameter(torch.randn(model_dim, 1) / 5)
+        self.of_both = nn.Parameter(torch.randn(1, 1, model_dim) / 5)
+
+    def forward(self, C, Q, c_mask, q_mask):
+        C, Q = C.transpose(1, 2), Q.transpose(1, 2)
+        scores = C @ self.of_context + (C * self.of_both) @ Q.transpose(1, 2)
+        c_mask = c_mask.view(len(C), -1, 1).float()
+        q_mask = q_mask.view(len(Q), 1, -1).float()
+        shares = (scores * q_mask - 1e30 * (1 - q_mask)).softmax(2)
+        back = (scores * c_mask - 1e30 * (1 - c_mask)).softmax(1)
+        context = torch.cat([C, shares @ Q, shares @ back.mT @ C], 2)
+        return context.transpose(1, 2)
+
+
+def test_two_sequences_may_have_their_channels_first():
+    report = check(Trilinear)
+    assert not report.bugs
+    assert any("found by trying" in str(it) for it in report.facts)
+
+
+class OfVolumes(nn.Module):
+    def __init__(self, input_shape: tuple[int, int, int], dim: int, num_heads: int):
+        super().__init__()
+        self.pixels = torch.Size(map(int, input_shape)).numel()
+        self.attention = nn.MultiheadAttention(dim, num_heads, batch_first=True)
+
+    def forward(self, x):
+        if x.shape[1] != self.pixels:
+            raise ValueError(f"expected {self.pixels} tokens")
+        return x + self.attention(x, x, x)[0]
+
+
+def test_an_annotation_says_how_many_numbers_a_parameter_holds():
+    assert not check(OfVolumes).bugs

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heedful.conformance.calling import names
 from heedful.conformance.calling.axes import has_rows_of_columns, layouts_by_behavior, mixing_axes
-from heedful.conformance.calling.convention import TOKEN_AXES, CallingConvention
+from heedful.conformance.calling.convention import SIGNAL, TOKEN_AXES, CallingConvention
 from heedful.conformance.calling.layouts import likely_layouts, takes_feature_maps
 from heedful.conformance.calling.target import Target
 from heedful.observation.leaves import leaves_of
@@ -114,11 +114,19 @@ def token_layouts(
             likely = ("(B, T, C)",)
         elif mixing == {0} and not layouts.declared:
             likely = ("(T, B, C)",)
-        for layout in likely:
+        signal = [SIGNAL] if _has_channels_first(target.module, shape) else []
+        for layout in (*likely, *signal):
             yield of_layout(layout, taking, shape)
     else:
         for layout in layouts_by_behavior(target, arguments, taking):
             yield of_layout(layout, taking, shape)
+
+
+def _has_channels_first(module: nn.Module | None, shape: tuple[int, ...]) -> bool:
+    """Check whether a module has parameters for as many features as the second axis has, and not as the last one."""
+    parameters = () if module is None else module.parameters()
+    sizes = {size for parameter in parameters for size in parameter.shape}
+    return shape[1] in sizes and shape[2] not in sizes
 
 
 def of_layout(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from heedful.conformance.calling import names
+from heedful.conformance.calling.constructor_parameters import type_hints
 from heedful.conformance.calling.conventional import DROPOUT, IMAGE_SIDE, similar_name
 from heedful.conformance.recording.source import is_own_attribute, parsed
 
@@ -19,12 +20,13 @@ def sequence_parameters(cls: Callable[..., object]) -> dict[str, int]:
     """Return how many numbers a class takes from parameters of its constructor: 2 for `self.h, self.w = size`.
 
     It may also take them by index, or all of them as `*size`, which counts as two. A parameter counts that the class
-    uses so under its own name in the constructor, or anywhere as the attribute that keeps it. If the constructor asks
-    for its type, one number does as well.
+    uses so under its own name in the constructor, or anywhere as the attribute that keeps it, and one whose annotation
+    says so. If the constructor asks for its type, one number does as well.
     """
     source = parsed(cls)
     if source is None or not inspect.isclass(cls):
         return {}
+    hints = type_hints(cls)
     constructors = [it for it in source.nodes if _is_constructor(it)]
     inside = [node for it in constructors for node in ast.walk(it)]
     counts: dict[str, int] = {}
@@ -34,6 +36,8 @@ def sequence_parameters(cls: Callable[..., object]) -> dict[str, int]:
         uses = [*_counts(inside, lambda it, name=name: _is_name(it, name))]
         for kept in _attributes(inside, name):
             uses += _counts(source.nodes, lambda it, kept=kept: is_own_attribute(it, kept))
+        kinds = get_args(hints.get(name)) if get_origin(hints.get(name)) is tuple else ()
+        uses += [len(kinds)] if {*kinds} == {int} else []
         if max(uses, default=0) > 1:
             counts[name] = max(uses)
     return counts
