@@ -223,7 +223,7 @@ After the changes that the next round and the last round led to, 10 of the 24 bu
 are named, and 8 of the 12 of small repositories: residuals that leave the attention out, a softmax over the batch or
 over the heads of edges, a 1 that is not shifted with the scores, a mask that a part never reads, a window that loses a
 token, and a name that a library lacks. One of these 28 sound classes is blamed, for two layers that nothing calls
-(projection-unused), and two are not called. Three corrected classes are still blamed, for what they have: rotary angles
+(projection-unused), and one is not called. Three corrected classes are still blamed, for what they have: rotary angles
 in the dtype of the tokens, a mask that no line reads, and a table that is no buffer. Still missed are bugs behind an
 option of the call or of the constructor, behind a cache that the caller has to advance, and those of whole models:
 beam search, a look-ahead that grows with depth, input feeding, and axes of triangles.

@@ -48,6 +48,7 @@ from heedful.conformance.calling.roles import (
     is_projected,
     one_row,
     one_vector,
+    vocabulary_of,
 )
 from heedful.conformance.calling.target import Target, made_parameters
 
@@ -220,7 +221,7 @@ def _by_sizes(
     if module is None or next(module.parameters(), None) is None:
         yield from _without_parameters(module, tokens, layouts)
         return
-    vocabulary = _vocabulary(module)
+    vocabulary = vocabulary_of(module)
     if vocabulary and (tokens[0] in names.TOKEN_IDS or _begins_with_embedding(module)):
         yield from _of_ids(module, tokens, layouts, vocabulary, most)
     likely, unlikely = layouts.tokens
@@ -330,11 +331,6 @@ def _axes_of_gains(module: nn.Module) -> Iterator[int]:
 def _begins_with_embedding(module: nn.Module) -> bool:
     leaves = (part for part in module.modules() if not list(part.children()))
     return isinstance(next(leaves), nn.Embedding)
-
-
-def _vocabulary(module: nn.Module) -> int:
-    embeddings = (part for part in module.modules() if isinstance(part, nn.Embedding))
-    return next((embedding.num_embeddings for embedding in embeddings), 0)
 
 
 def widths_of(module: nn.Module) -> list[int]:

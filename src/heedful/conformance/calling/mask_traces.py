@@ -11,11 +11,10 @@ import torch
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.target import Target
-from heedful.conformance.recording.dataflow import VIEWS
+from heedful.conformance.recording.dataflow import DIFFERENCES, VIEWS
 from heedful.conformance.recording.source import names_in, nodes_of
 
 TRUTHS = ("eq", "ne", "logical_not", "invert", "bool", "masked_fill", "masked_fill_")
-DIFFERENCES = ("sub", "rsub")
 
 
 def is_read_as_truth(caller: Caller, arguments: Mapping[str, Any], name: str) -> bool:

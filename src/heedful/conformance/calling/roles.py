@@ -33,8 +33,8 @@ TOKENS = object()
 # The roles that words in a name suggest, the most telling word first.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "timestep": ("times", "positions"), "time_step": ("times", "positions"), "noise_level": ("times",),
-    "edge_index": ("edges",), "edge_attr": ("rows of edges", "pairs", "masks"),
-    "edge_feat": ("rows of edges", "pairs", "masks"), "cu_": ("bounds",), "cumul": ("bounds",), "max_seq": ("sizes",),
+    "edge_index": ("edges",), "edge_attr": ("features", "pairs", "masks"),
+    "edge_feat": ("features", "pairs", "masks"), "cu_": ("bounds",), "cumul": ("bounds",), "max_seq": ("sizes",),
     "shape": ("grids",), "grid": ("grids",), "hw": ("grids",),
     "pair": ("pairs", "biases"), "edge": ("pairs", "masks"), "matrix": ("squares", "pairs", "masks"),
     "dist": ("squares", "pairs"), "coor": ("coordinates",), "xyz": ("coordinates",), "mask": ("masks",),
@@ -305,7 +305,7 @@ def _values_in(
                 yield _of_sequences(_pairs(width)), 4
         case "edges":  # of every node to every other one and to itself
             yield lambda B, T, dtype: torch.cartesian_prod(*(torch.arange(T),) * 2).T, 2
-        case "rows of edges":
+        case "features":
             for width in _edge_widths(module):
                 yield _rows_of_pairs(width), 2
         case "bounds":  # of one packed sequence
@@ -400,10 +400,15 @@ def ids_of_memory(vocabulary: int) -> Callable[..., Tensor]:
     return lambda B, T, dtype: ids.repeat(B, 1)
 
 
+def vocabulary_of(module: nn.Module) -> int:
+    """Return the number of ids that a module's first embedding has vectors for; 0 without one."""
+    embeddings = (part for part in module.modules() if isinstance(part, nn.Embedding))
+    return next((embedding.num_embeddings for embedding in embeddings), 0)
+
+
 def _other_ids(module: nn.Module | None) -> Iterator[Callable[..., Tensor]]:
     """Yield a function of (B, T, dtype) that returns ids of a module's first embedding, the same for each sequence."""
-    parts = () if module is None else module.modules()
-    vocabulary = next((it.num_embeddings for it in parts if isinstance(it, nn.Embedding)), 0)
+    vocabulary = 0 if module is None else vocabulary_of(module)
     if vocabulary > 1:
         yield lambda B, T, dtype: (1 + torch.arange(T) % (vocabulary - 1)).repeat(B, 1)
 

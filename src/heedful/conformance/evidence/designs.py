@@ -19,6 +19,7 @@ from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.dataflow import (
+    DIFFERENCES,
     EXPONENTIALS,
     PRODUCTS,
     VIEWS,
@@ -83,7 +84,7 @@ def _subtracts_another(evidence: Evidence, attention: RecordedAttention) -> bool
     steps = evidence.baseline.trace.steps
     for step in attention.chain:
         operands = [it.step for it in step.inputs if it.step is not None]
-        if step.operation not in ("sub", "rsub") or len(operands) != 2:
+        if step.operation not in DIFFERENCES or len(operands) != 2:
             continue
         one, other = (_softmaxes_behind(steps, it) for it in operands)
         if one - other and other - one:

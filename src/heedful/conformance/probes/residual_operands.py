@@ -13,6 +13,7 @@ from heedful.conformance.probes.forgotten_siblings import forgotten_siblings
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import (
+    DIFFERENCES,
     NORMS,
     ancestors,
     arguments_behind,
@@ -25,7 +26,6 @@ from heedful.conformance.recording.source import SourceLine, parsed_file
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding
 from heedful.observation import Step
 
-DIFFERENCES: tuple[str, ...] = ("sub", "isub", "sub_")
 ATTENDING: tuple[str, ...] = (*SOFTMAXES, FUSED, MULTI_HEAD)
 
 

@@ -9,8 +9,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from heedful.conformance.calling import names
-from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import describe_other_designs
 from heedful.conformance.evidence.chain import SOFTMAXES
@@ -79,7 +77,7 @@ def softmax(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
     """Report a softmax without queries that is over the sequences of a batch, the heads, or one entry."""
     (B, T), convention = evidence.inputs.sizes, evidence.subject.convention
-    heads = evidence.expected.num_heads or declared_number(evidence.subject.module, names.HEADS)
+    heads = evidence.expected.num_heads
     edges = T * T if any("edge_index" in name for name in convention.constants) else None
     pooled = convention.pooled
     of_images = pooled and convention.is_image  # whose layers change the number of pixels

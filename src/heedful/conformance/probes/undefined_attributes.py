@@ -83,9 +83,8 @@ def missing_in_libraries(target: Callable[..., object]) -> Iterator[Finding]:
     for function in with_functions_called(own_functions_of(target)):
         source = parsed(function)
         local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
-        for node in () if source is None else _unconditional(source.tree):
-            if not isinstance(node, ast.Attribute) or source is None:
-                continue
+        nodes = [] if source is None else [*_unconditional(source.tree)]
+        for node in (it for it in nodes if isinstance(it, ast.Attribute)):
             alias, *names = ast.unparse(node).split(".")
             library = None if alias in local else function.__globals__.get(alias)
             *inner, name = names or [""]
@@ -97,7 +96,7 @@ def missing_in_libraries(target: Callable[..., object]) -> Iterator[Finding]:
             yield _finding(
                 f"{library.__name__} has no {name!r}",
                 "AttributeError",
-                SourceLine.at(source.file, node.lineno),
+                SourceLine.at(function.__code__.co_filename, node.lineno),
                 "Look it up in the documentation."
                 if owner is None
                 else f"Call {owner.__name__}.{name}.",

@@ -34,6 +34,7 @@ JOINING: frozenset[str] = frozenset({"cat", "concat", "stack"})
 
 MULTIPLICATIONS: tuple[str, ...] = ("mul", "mul_", "imul", "multiply")
 DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv")
+DIFFERENCES: tuple[str, ...] = ("sub", "rsub", "sub_", "isub")
 SCALINGS: tuple[str, ...] = (*MULTIPLICATIONS, *DIVISIONS)
 EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
 
