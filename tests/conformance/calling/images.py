@@ -161,3 +161,32 @@ class ReadBySize(nn.Module):
         q, k, v = self.qkv(pixels).chunk(3, dim=-1)
         weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=self.over)
         return (weights @ v).mT.reshape(maps.shape)
+
+
+class OfColumns(nn.Module):
+    """Attends along the rows of a map, and gives each column a bias of its own: their number is fixed."""
+
+    def __init__(self, dim: int = 12, columns: int = 4) -> None:
+        super().__init__()
+        self.qkv, self.bias = nn.Linear(dim, 3 * dim), nn.Parameter(torch.randn(columns, dim))
+
+    def forward(self, x):
+        B, H, W, C = x.shape
+        bias = self.bias.repeat(B * H, 1).view(B, H, W, C)
+        q, k, v = self.qkv(x + bias).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(-2, -1) / C**0.5, -1) @ v
+
+
+class OfDistances(nn.Module):
+    """Attends along the rows of a map, the less the farther apart; the columns may be counted as if they were rows."""
+
+    def __init__(self, dim: int = 12, swapped: bool = False) -> None:
+        super().__init__()
+        self.qkv, self.swapped = nn.Linear(dim, 3 * dim), swapped
+
+    def forward(self, x):
+        _, H, W, C = x.shape
+        q, k, v = self.qkv(x).chunk(3, -1)
+        columns = torch.arange(H if self.swapped else W)
+        distances = (columns - columns[:, None]).abs()[:W, torch.arange(W)]
+        return torch.softmax(q @ k.transpose(-2, -1) / C**0.5 - distances, -1) @ v

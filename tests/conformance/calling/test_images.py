@@ -70,3 +70,13 @@ def test_a_module_of_feature_maps_whose_axes_are_read_one_by_one_is_called(modul
 def test_the_side_of_a_feature_map_is_told_by_a_table_of_its_pixels():
     assert find_subject(images.PooledMaps).fixed_sizes == (2, 4**2)
     assert find_subject(images.PooledMaps, arguments={"side_of_grid": 5}).fixed_sizes == (2, 5**2)
+
+
+def test_a_fixed_number_of_columns_is_no_bug():
+    assert not check(images.OfColumns).findings
+
+
+def test_columns_that_are_counted_as_rows_are_found():
+    assert not check(images.OfDistances).findings
+    report = check(images.OfDistances, arguments={"swapped": True})
+    assert "length-dependent" in [bug.name for bug in report.bugs], report

@@ -253,3 +253,33 @@ def test_a_loop_that_leaves_out_heads_is_found(tmp_path):
         bug = next(it for it in check(target).bugs if it.name == "projection-unused")
     assert "heads.1.q.weight" in bug.proof
     assert "range(0, self.size" in bug.place.source
+
+
+FOR_DIAGNOSTICS = """\
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int = 16):
+        super().__init__()
+        self.qkv, self.out, self.judge = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim), nn.Linear(dim, 1)
+
+    def forward(self, x, diagnose: bool = False):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        context = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+        certainty = self.judge(context).squeeze(-1)
+        if diagnose:
+            return self.out(context), {"certainty": certainty}
+        return self.out(context)
+"""
+
+
+def test_what_is_computed_for_diagnostics_alone_is_used(tmp_path):
+    with written(tmp_path, FOR_DIAGNOSTICS) as attention:
+        assert not check(attention).bugs
+    unread = FOR_DIAGNOSTICS.replace('{"certainty": certainty}', '{"mean": context.mean()}')
+    with written(tmp_path, unread) as attention:
+        (bug,) = check(attention).bugs
+    assert bug.name == "projection-unused"
+    assert bug.place.source == "certainty = self.judge(context).squeeze(-1)"

@@ -11,10 +11,10 @@ from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.masking import APPLYING_OPERATIONS, MaskDefect, building_step
 from heedful.conformance.recording.dataflow import steps_from_tokens
-from heedful.conformance.recording.early_returns import line_skipping
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.line_tracer import LineTracer
 from heedful.conformance.recording.observation import Observation, value_of
+from heedful.conformance.recording.skipped_lines import line_skipping
 from heedful.conformance.recording.source import SourceLine
 
 MASKING: re.Pattern[str] = re.compile(

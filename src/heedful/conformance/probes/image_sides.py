@@ -20,7 +20,10 @@ OF_FIXED_SIDES = "Given normalized_shape="
 
 @probe("length-dependent")
 def image_sides(evidence: Evidence) -> Iterator[Finding]:
-    """Run a map that has one column more than rows, and one that has one row more than columns."""
+    """Run a map that has one column more than rows, and one that has one row more than columns.
+
+    If square maps of these sides do not work either, the number of rows or that of columns is fixed.
+    """
     subject = evidence.subject
     B, T = evidence.inputs.sizes
     side = math.isqrt(T)
@@ -29,6 +32,11 @@ def image_sides(evidence: Evidence) -> Iterator[Finding]:
     outcomes = {
         sides: _outcome(evidence, B, sides) for sides in ((side, side + 1), (side + 1, side))
     }
+    if all(isinstance(it, Tensor) for it in outcomes.values()):
+        return
+    squares = [_outcome(evidence, B, (n, n)) for n in (side, side + 1)]
+    if not all(isinstance(it, Tensor) for it in squares):
+        return
     works = next((sides for sides, it in outcomes.items() if isinstance(it, Tensor)), None)
     for (height, width), error in outcomes.items():
         if works is None or not isinstance(error, Exception) or is_stated(error):

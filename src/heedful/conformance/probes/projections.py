@@ -40,9 +40,13 @@ from heedful.conformance.recording.dataflow import (
 )
 from heedful.conformance.recording.definitions import attribute_definition
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.early_returns import returned_early, returned_nothing
 from heedful.conformance.recording.line_tracer import traceable
 from heedful.conformance.recording.siblings import pairing_siblings
+from heedful.conformance.recording.skipped_lines import (
+    is_read_in_idle_branch,
+    returned_early,
+    returned_nothing,
+)
 from heedful.conformance.recording.source import SourceLine, parsed
 from heedful.conformance.reporting.finding import Fact, Finding
 from heedful.observation import Source, Step
@@ -92,7 +96,7 @@ def _unused_parameter(evidence: Evidence, unused: set[int]) -> Finding | None:
         *never_called(subject.module, read),
     )
     for name in dict.fromkeys(candidates):
-        if _is_read_behind_a_return(evidence, name):
+        if _is_read_behind_a_return(evidence, name) or _is_read_elsewhere(evidence, name, unused):
             continue
         changed = subject.fresh()
         assert changed.module is not None
@@ -119,6 +123,21 @@ def _is_read_behind_a_return(evidence: Evidence, name: str) -> bool:
     owner = None if module is None else module.get_submodule(parent_of(name))
     forward = traceable(owner) if owner is not None and owner is not module else None
     return forward is not None and returned_nothing(forward, evidence.baseline.trace)
+
+
+def _is_read_elsewhere(evidence: Evidence, name: str, unused: set[int]) -> bool:
+    """Check whether what is computed from a projection is read in a branch that did not run, as for diagnostics."""
+    last = _last_computed(evidence, name, unused)
+    return last is not None and is_read_in_idle_branch(evidence.baseline.trace, last)
+
+
+def _last_computed(evidence: Evidence, name: str, unused: set[int]) -> Step | None:
+    """Return the last step that is computed, for nothing, from a parameter."""
+    steps = evidence.baseline.trace.steps
+    first = next((step for step in steps if step.index in unused and _reads(step, name)), None)
+    if first is None:
+        return None
+    return steps[max(it for it in unused if first.index in ancestors(steps, steps[it]))]
 
 
 def _candidates(evidence: Evidence, read: set[str]) -> Iterator[str]:
@@ -283,8 +302,8 @@ def _line_without_projection(evidence: Evidence, name: str, unused: set[int]) ->
     )
     computed = next((step for step in steps if step.index in unused and _reads(step, name)), None)
     if computed is not None:
-        last = max(it for it in unused if computed.index in ancestors(steps, steps[it]))
-        overwriting = line_overwriting_result(module, steps[last])
+        last = _last_computed(evidence, name, unused)
+        overwriting = None if last is None else line_overwriting_result(module, last)
         if overwriting is not None:
             return overwriting
         for attention in evidence.attentions:

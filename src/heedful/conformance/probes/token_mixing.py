@@ -12,8 +12,8 @@ from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.call_sites import line_overwriting_result
 from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_projection, unused_steps
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.early_returns import returned_early
 from heedful.conformance.recording.observation import tensor_of
+from heedful.conformance.recording.skipped_lines import returned_early
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.recording.target_source import own_functions_of
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding

@@ -139,9 +139,9 @@ def overwritten_unread(place: SourceLine) -> SourceLine | None:
     match statement:
         case ast.Assign(targets=[ast.Name(id=variable)]) if source is not None:
             following = _statements_after(source, statement)
-            touching = (it for it in following if assigns(it, variable) or _reads(it, variable))
+            touching = (it for it in following if assigns(it, variable) or reads(it, variable))
             first = next(touching, None)
-            unread = first is not None and assigns(first, variable) and not _reads(first, variable)
+            unread = first is not None and assigns(first, variable) and not reads(first, variable)
             return source.line_of(first) if first is not None and unread else None
     return None
 
@@ -163,7 +163,7 @@ def overwriting(function: Callable[..., object], parameter: str) -> SourceLine |
     source = parsed(function)
     definition = None if source is None else next(iter(source.tree.body), None)
     for statement in definition.body if isinstance(definition, ast.FunctionDef) else ():
-        if _reads(statement, parameter):
+        if reads(statement, parameter):
             return None
         if assigns(statement, parameter) and source is not None:
             return source.line_of(statement)
@@ -177,7 +177,7 @@ def compared_for_nothing(function: Callable[..., object], parameter: str) -> Sou
         return None
     for statement in source.statements():
         match statement:
-            case ast.Expr(value=ast.Compare() as comparison) if _reads(comparison, parameter):
+            case ast.Expr(value=ast.Compare() as comparison) if reads(comparison, parameter):
                 return source.line_of(statement)
     return None
 
@@ -194,7 +194,7 @@ def left_unused(function: Callable[..., object], parameter: str) -> SourceLine |
     own = [it for it in source.statements() if assigns(it, parameter)]
     within = {node for it in own for node in ast.walk(it)}
     others = (it for it in ast.walk(definition) if isinstance(it, ast.Name) and it not in within)
-    if any(_reads(it, parameter) for it in others):
+    if any(reads(it, parameter) for it in others):
         return None
     of_none = (it for it in source.statements() if _assigns_no_mask(it))
     place = own[-1] if own else next(of_none, None)
@@ -208,7 +208,8 @@ def _assigns_no_mask(statement: ast.stmt) -> bool:
     return False
 
 
-def _reads(node: ast.AST, variable: str) -> bool:
+def reads(node: ast.AST, variable: str) -> bool:
+    """Check whether code reads a variable, as `v += 1` does, too."""
     updated = {it.target for it in ast.walk(node) if isinstance(it, ast.AugAssign)}
     names = (it for it in ast.walk(node) if isinstance(it, ast.Name) and it.id == variable)
     return any(isinstance(it.ctx, ast.Load) or it in updated for it in names)

@@ -1,4 +1,4 @@
-"""Functions that returned before their last lines, so that a run says nothing about what these would have read."""
+"""Lines that a run left out, behind a return or in a branch: it says nothing about what these would have read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from heedful.conformance.recording.assignments import assigns
+from heedful.conformance.recording.assignments import assigns, reads
 from heedful.conformance.recording.source import (
     SourceLine,
     contains_line,
@@ -82,6 +82,24 @@ def _computes(node: ast.AST) -> bool:
             return True
         case ast.Call(func=ast.Attribute(value=value)):
             return "self" not in names_in([value])
+    return False
+
+
+def is_read_in_idle_branch(steps: Iterable[Step], step: Step) -> bool:
+    """Check whether the variable of a step's result is read in a branch of its function in which nothing ran.
+
+    A variable that is assigned more than once may hold something else there.
+    """
+    ran = [it.line for it in steps if it.file == step.file]
+    for function in _definitions(step.file or "", step.function, step.line or 0):
+        statements = [it for it in ast.walk(function) if isinstance(it, ast.stmt)]
+        if sum(assigns(it, step.name) for it in statements) != 1:
+            continue
+        branches = [it for it in statements if isinstance(it, ast.If)]
+        for block in (block for it in branches for block in (it.body, it.orelse) if block):
+            nothing_ran = not any(contains_line(it, line) for it in block for line in ran)
+            if nothing_ran and any(reads(it, step.name) for it in block):
+                return True
     return False
 
 
