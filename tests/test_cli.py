@@ -502,9 +502,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(monkeypatch):
         ("| true", 0, ""),
     ],
 )
-@pytest.mark.parametrize(
-    "command", ["", "--help", "info", "check --list", "practise --list", "bench --list"]
-)
+@pytest.mark.parametrize("command", ["", "--help", "info", "check --list", "practise --list"])
 def test_a_closed_or_full_output_gives_no_traceback(command, redirected, code, text):
     ended = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m heedful {command} {redirected}"],

@@ -110,7 +110,10 @@ def test_auto_agrees_too(call):
 @pytest.mark.parametrize(
     "options",
     [
-        {"mask": (Causal(align="end") & Window(30)) | Sinks(3), "softcap": 3.0},
+        pytest.param(
+            {"mask": (Causal(align="end") & Window(30)) | Sinks(3), "softcap": 3.0},
+            marks=pytest.mark.slow,  # compiled
+        ),
         {
             "mask": Padding([0, 150], side="left") & Causal(align="end"),
             "bias": torch.randn(4, 1, 200),
