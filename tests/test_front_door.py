@@ -64,6 +64,6 @@ def test_importing_changes_no_global_state():
         "torch.get_rng_state().sum().item(), torch.get_num_threads(), torch.get_default_dtype(), "
         "str(warnings.filters), torch.nn.functional.scaled_dot_product_attention"
     )
-    program = f"import torch, warnings; before = ({states}); from heedful import *; assert before == ({states}), ({states})"
+    program = f"import torch, warnings; before = ({states}); from heedful import *; assert before == ({states})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

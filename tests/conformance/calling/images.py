@@ -190,3 +190,28 @@ class OfDistances(nn.Module):
         columns = torch.arange(H if self.swapped else W)
         distances = (columns - columns[:, None]).abs()[:W, torch.arange(W)]
         return torch.softmax(q @ k.transpose(-2, -1) / C**0.5 - distances, -1) @ v
+
+
+class OfOneSide(nn.Module):
+    """Attends over the pixels of a map, and may give the result as many rows as columns."""
+
+    def __init__(self, dim: int = 12, square: bool = False) -> None:
+        super().__init__()
+        self.qkv, self.square = nn.Conv2d(dim, 3 * dim, 1), square
+
+    def forward(self, x):
+        B, C, H, W = x.shape
+        q, k, v = self.qkv(x).flatten(2).chunk(3, 1)
+        mixed = torch.softmax(q.transpose(1, 2) @ k / C**0.5, -1) @ v.transpose(1, 2)
+        if self.square:
+            return mixed.transpose(1, 2).reshape(B, -1, W, W)
+        return mixed.transpose(1, 2).reshape(B, C, H, W)
+
+
+class OfSquares(OfOneSide):
+    """Is made for square maps, whose side it takes from the number of pixels."""
+
+    def forward(self, x):
+        B, C, *_ = x.shape
+        side = int(x[0, 0].numel() ** 0.5)
+        return super().forward(x) + x.view(B, C, side, -1)

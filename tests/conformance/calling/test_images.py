@@ -80,3 +80,11 @@ def test_columns_that_are_counted_as_rows_are_found():
     assert not check(images.OfDistances).findings
     report = check(images.OfDistances, arguments={"swapped": True})
     assert "length-dependent" in [bug.name for bug in report.bugs], report
+
+
+def test_one_side_in_the_place_of_both_is_found():
+    assert not check(images.OfOneSide).bugs
+    assert not check(images.OfSquares).bugs
+    (bug,) = check(images.OfOneSide, arguments={"square": True}).bugs
+    assert bug.name == "length-dependent"
+    assert "W, W" in bug.place.source

@@ -8,6 +8,7 @@ import torch
 from conformance.calling import trials
 from heedful.conformance import check
 from heedful.conformance.calling.subject import find_subject
+from heedful.errors import ArgumentError
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,8 @@ from heedful.conformance.calling.subject import find_subject
         pytest.param(trials.Scored, "history", marks=pytest.mark.slow),
         (trials.Turned, "x"),
         (trials.OfMaps, "x"),
+        (trials.OfNeighbors, "rel_xyz"),
+        (trials.OfRatings, "candidates"),
     ],
 )
 def test_a_call_is_found_by_trial_and_the_module_is_sound(target, tokens):
@@ -72,4 +75,20 @@ def test_what_depends_on_the_roles_of_arguments_that_were_found_by_trial_is_a_su
 def test_a_tuple_of_states_and_their_mask_and_the_last_layer_s_state_are_tried():
     report = check(trials.OfLastState)
     assert find_subject(trials.OfLastState).convention.by_trial
+    assert report.bugs == (), report
+
+
+def test_a_comment_behind_the_signature_tells_the_layout():
+    report = check(trials.OfStatistics)
+    assert find_subject(trials.OfStatistics).layout == "(B, C, T)"
+    assert report.bugs == (), report
+
+
+def test_an_example_of_ours_that_fails_is_no_bug_of_the_target():
+    with pytest.raises(ArgumentError, match="expected a call that works"):
+        check(trials.OfWindows)
+
+
+def test_the_weights_of_the_step_before_are_no_mask():
+    report = check(trials.OfEarlierWeights)
     assert report.bugs == (), report

@@ -141,3 +141,99 @@ class OfLastState(nn.Module):
         scores = (last @ states.mT).squeeze(1).masked_fill(~real, -torch.inf)
         context = (scores.softmax(-1).unsqueeze(1) @ states).squeeze(1)
         return self.join(torch.cat([xes.squeeze(1), context], 1)).unsqueeze(1)
+
+
+class OfNeighbors(nn.Module):
+    """Attends over the neighbors of each point, by their features and directions."""
+
+    def __init__(self, channels: int = 16) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(channels, channels), nn.Linear(channels, channels)
+        self.value, self.direction = nn.Linear(channels, channels), nn.Linear(3, channels)
+
+    def forward(self, rel_xyz, neigh, center):
+        """Mix the neighbors.
+
+        Args:
+            rel_xyz: [B, S, K, 3]
+            neigh: [B, S, K, C]
+            center: [B, S, C]
+        """
+        B, S, K, _ = rel_xyz.shape
+        key = self.key(neigh) + self.direction(rel_xyz)
+        scores = (key @ self.query(center).view(B, S, -1, 1)).view(B, S, K)
+        weights = torch.softmax(scores / key.shape[-1] ** 0.5, -1)
+        return torch.einsum("bsk,bskc->bsc", weights, self.value(neigh))
+
+
+class OfRatings(nn.Module):
+    """Weighs the items of a history, each with its rating, for each candidate."""
+
+    def __init__(self, item_width: int, rating_width: int = 8) -> None:
+        super().__init__()
+        self.rating = nn.Linear(1, rating_width)
+        self.judge = nn.Sequential(
+            nn.Linear(2 * item_width + rating_width, 16), nn.Tanh(), nn.Linear(16, 1)
+        )
+
+    def forward(self, candidates, items, ratings, real):
+        """Return one vector for each candidate.
+
+        candidates : [batch, N, dim]
+        items      : [batch, L, dim]
+        ratings    : [batch, L]
+        real       : [batch, L] bool, True = a real item
+        """
+        n, l = candidates.shape[1], items.shape[1]
+        rated = torch.cat([items, self.rating(ratings.unsqueeze(-1))], -1)
+        pairs = torch.cat(
+            [candidates[:, :, None].expand(-1, -1, l, -1), rated[:, None].expand(-1, n, -1, -1)], -1
+        )
+        scores = self.judge(pairs).squeeze(-1).masked_fill(~real[:, None], -1e9)
+        return torch.softmax(scores, -1) @ items
+
+
+class OfStatistics(nn.Module):
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.score = nn.Conv1d(c, c, 1)
+
+    def forward(self, h, mask):  # h (B,C,T), mask (B,1,T) float
+        weights = torch.softmax(self.score(h).masked_fill(mask < 0.5, -1e9), dim=-1)
+        return (weights * h).sum(-1)
+
+
+class OfWindows(nn.Module):
+    """Each frame attends to as many places of a text as the constructor says."""
+
+    def __init__(self, dim: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.query, self.bias = nn.Linear(dim, dim), nn.Parameter(torch.zeros(heads, window))
+        self.heads = heads
+
+    def forward(self, x, mem: tuple[torch.Tensor, torch.Tensor], places, real):
+        B, T, C = x.shape
+        H, W = self.heads, places.shape[-1]
+        key, value = (
+            it.gather(1, places.reshape(B, T * W, 1).expand(-1, -1, C)).view(B, T, W, H, C // H)
+            for it in mem
+        )
+        query = self.query(x).view(B, T, H, C // H)
+        scores = torch.einsum("bthd,btwhd->bthw", query, key) * (C // H) ** -0.5 + self.bias
+        weights = scores.masked_fill(~real[:, :, None], -torch.inf).softmax(-1)
+        return torch.einsum("bthw,btwhd->bthd", weights, value).flatten(2)
+
+
+class OfEarlierWeights(nn.Module):
+    """Scores places anew, by the weights of the step before, too."""
+
+    def __init__(self, encoder_dim: int, decoder_dim: int) -> None:
+        super().__init__()
+        self.state, self.place = nn.Linear(decoder_dim, encoder_dim), nn.Linear(1, encoder_dim)
+
+    def forward(self, decoder_hidden, encoder_outputs, prev_attention=None):
+        query = self.state(decoder_hidden).unsqueeze(1)
+        if prev_attention is not None:
+            query = query + self.place(prev_attention.unsqueeze(-1))
+        weights = torch.softmax((query * encoder_outputs).sum(-1), 1)
+        return (weights[:, None] @ encoder_outputs).squeeze(1), weights

@@ -87,3 +87,24 @@ def test_heads_that_no_query_reads_are_found_by_other_numbers_of_them():
     assert bug.name == "group-order"
     assert bug.place is not None
     assert bug.place.source == "group = first // self.kv_heads"
+
+
+class TiledByConfiguration(Tiled):
+    """Takes a dictionary in which the number of key heads may be left out, and computes no gradients."""
+
+    def __init__(self, model_config: dict):
+        heads = model_config["num_attention_heads"]
+        super().__init__(
+            model_config["hidden_size"], heads, model_config.get("num_kv_heads", heads)
+        )
+
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+
+def test_heads_of_an_optional_number_are_read_without_gradients_too():
+    (bug,) = check(TiledByConfiguration).bugs
+    assert bug.name == "group-order"
+    assert bug.place is not None
+    assert bug.place.source == "group = first // self.kv_heads"

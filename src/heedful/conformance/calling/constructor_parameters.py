@@ -19,7 +19,7 @@ from heedful.conformance.calling.conventional import (
     value_by_name,
 )
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.recording.source import fields_read, nodes_of
+from heedful.conformance.recording.source import fields_read, nodes_of, optional_fields_read
 
 
 def unstated_parameters(target: Any, arguments: Mapping[str, Any]) -> list[str]:
@@ -123,8 +123,9 @@ def key_heads_parameter(target: Any, arguments: Mapping[str, Any]) -> str | None
     stated = any(it in (*names.HEADS, *names.KEY_HEADS) for it in arguments)
     if not inspect.isclass(target) or stated:
         return None
-    configured = (field for fields in fields_read(target).values() for field in fields)
-    called = (*inspect.signature(target).parameters, *configured, *_fields_declared(target))
+    read = (field for fields in fields_read(target).values() for field in fields)
+    configured = (*read, *optional_fields_read(target), *_fields_declared(target))
+    called = (*inspect.signature(target).parameters, *configured)
     return next((name for name in called if name in names.KEY_HEADS), None)
 
 

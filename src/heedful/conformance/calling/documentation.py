@@ -36,6 +36,9 @@ TOGETHER: re.Pattern[str] = re.compile(
 )
 # A comment behind a parameter on a line of its own, or behind the signature of a function of one mask.
 OF_PARAMETER: re.Pattern[str] = re.compile(r"^\s*(\w+)\s*(?:[:=][^#]*)?,?\s*#\s*(.*)$")
+BEHIND_SIGNATURE: re.Pattern[str] = re.compile(r"^\s*(?:def .*)?\).*:\s*#(.*)$")
+SHAPE_OF: re.Pattern[str] = re.compile(r"(\w+) ?:? ?(?=[(\[][^()\[\]]*,[^()\[\]]*[)\]])")
+"""What is before a shape in such a comment: "x (B, C, T), mask: (B, 1, T) float"."""
 OF_AXES: re.Pattern[str] = re.compile(r"(\w+) is (\w+(?:, \w+){2,})$")
 """A comment that gives the axes of a parameter: "x is batch, channels, time"."""
 UNUSED_ON_PURPOSE: tuple[str, ...] = (
@@ -93,7 +96,10 @@ def _indent(line: str) -> int:
 
 
 def comment_lines(target: Callable[..., Any]) -> Iterator[str]:
-    """Yield the comments on lines of their own that begin with parameters, such as `# x: (batch, length)`."""
+    """Yield the comments on lines of their own that begin with parameters, such as `# x: (batch, length)`.
+
+    A comment behind the signature gives one for each parameter that it names.
+    """
     for function in functions_of(target):
         yield from _comment_lines(function)
 
@@ -106,11 +112,20 @@ def _comment_lines(function: Callable[..., Any]) -> list[str]:
         axes = OF_AXES.match(comment)
         if axes is not None:
             comment = f"{axes[1]}: ({axes[2]})"
+        behind = _shapes_behind_signature(line)
+        lines += [f"{name}: {shape}" for name, shape in behind if name in parameters]
         several = SEVERAL.match(comment)
         named = comment.partition(":")[0] if several is None else several[0]
         if mark == "#" and all(name.strip() in parameters for name in named.split(",")):
             lines += _separate(comment)
     return lines
+
+
+def _shapes_behind_signature(line: str) -> list[tuple[str, str]]:
+    """Return the names and shapes in a comment behind a signature."""
+    comment = BEHIND_SIGNATURE.match(line)
+    parts = [] if comment is None else SHAPE_OF.split(comment[1])
+    return [*zip(parts[1::2], parts[2::2], strict=True)]
 
 
 def entry_of(line: str) -> str:
@@ -156,7 +171,7 @@ def _stated_in(definition: Callable[..., Any]) -> list[tuple[str, str]]:
     for docstring in (definition.__doc__ or "", getattr(forward, "__doc__", None) or ""):
         stated += STATEMENT.findall(" ".join(docstring.split()))
     for line in _source_lines(definition):
-        stated += OF_PARAMETER.findall(line)
+        stated += OF_PARAMETER.findall(line) + _shapes_behind_signature(line)
         _, _, comment = line.partition("#")
         name, colon, text = comment.strip().partition(":")
         if colon and name.isidentifier():

@@ -19,8 +19,9 @@ from heedful.conformance.calling.examples import Example, find_example_conventio
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.guessed_steps import guessed_steps
 from heedful.conformance.calling.masks import find_masks
+from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.structures import Structure, names_within, structures
-from heedful.conformance.calling.target import Target
+from heedful.conformance.calling.target import Target, TargetError
 from heedful.conformance.recording.inputs import Inputs
 
 SIZES = (2, 6)  # B and T of an example that is made
@@ -77,7 +78,7 @@ def find_guessed_convention(
 ) -> tuple[CallingConvention, torch.dtype] | None:
     """Return the convention of a call that is made from structures and states, as `find_convention` does.
 
-    The result is None if the target takes neither, or if no such call works.
+    The result is None if the target takes neither, or if no such call works with other sizes, too.
 
     Raises:
         ArgumentError: No call with structures works.
@@ -93,7 +94,12 @@ def find_guessed_convention(
     caller = Caller(flat, convention, dtype, flat.copied(dtype))
     inputs = caller.draw(*(convention.fixed_sizes or SIZES))
     args, keywords = flat.bound(_arguments_showing_all(caller, inputs))
-    return find_example_convention(target, Example(*args, **keywords), causal)
+    try:
+        return find_example_convention(target, Example(*args, **keywords), causal)
+    except TargetError as error:
+        if is_missing_name(error.__cause__ or error):
+            raise
+        return None  # the example is a guess, and other sizes have worked
 
 
 def _arguments_showing_all(caller: Caller, inputs: Inputs) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _unknown(caller: Caller) -> Names:
     found = (
         name
         for name in candidates
-        if name not in names.OF_KNOWN_ROLES and not names.OF_VECTORS.search(name)
+        if name not in names.OF_KNOWN_ROLES and not names.NO_MASKS.search(name)
     )
     return tuple(dict.fromkeys(found))[:MAX_UNKNOWN]
 

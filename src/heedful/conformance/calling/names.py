@@ -136,8 +136,10 @@ KEY_HEADS: Names = (
 OF_KEY_HEADS: re.Pattern[str] = re.compile(
     r"^(?!.*(dim|size))((.*(kv|key).*head)|(.*head.*(kv|key))|(.*(query|kv)_group)|(n|num)_kv$)"
 )
-OF_VECTORS: re.Pattern[str] = re.compile(r"(feature|feat|embedding|embed|emb)s?$")
-"""How the names of arguments end that hold vectors, and are no masks."""
+NO_MASKS: re.Pattern[str] = re.compile(
+    r"(feature|feat|embedding|embed|emb)s?$|^(prev|previous|last|past)_"
+)
+"""The names of arguments that hold vectors, or results of an earlier step, and are no masks."""
 HEAD_SIZES: Names = ("head_dim", "dim_head", "d_head", "head_size", "d_k", "d_v", "d_kv")
 MAX_LENGTHS: Names = (
     *("context_length", "block_size", "max_len", "max_seq_len", "max_seq_length", "max_length"),

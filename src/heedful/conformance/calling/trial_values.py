@@ -63,7 +63,7 @@ def trial_values(name: str, target: Target, grid: tuple[int, int]) -> list[Trial
     likely = [KINDS[role] for role in roles_by_name(name) if role in KINDS]
     likely = ["id", *likely] if _is_embedded(target, name) else likely
     numbers = [] if "mask" in likely else ["number"]
-    widths = _widths(target.module)
+    widths = widths_to_try(target.module)
     values = [
         value
         for kind in dict.fromkeys((*likely, *SHAPES, *numbers, "other"))
@@ -133,7 +133,7 @@ def _tensors(kind: str, name: str, module: nn.Module, shape: Sequence[int]) -> I
         yield torch.randn(shape, generator=generator)
 
 
-def _widths(module: nn.Module) -> list[int]:
+def widths_to_try(module: nn.Module) -> list[int]:
     """Return the numbers of features that a module may take, or that it may join with others to one of its widths."""
     known = list(dict.fromkeys((*widths_of(module)[: MAX_WIDTHS // 2], WIDTH)))
     rest = (a - b for a, b in permutations(known, 2) if a > b)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from itertools import combinations, islice, product
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.convention import CallingConvention, output_candidates
 from heedful.conformance.calling.discovery import TRIAL_SIZES
+from heedful.conformance.calling.documented_calls import documented_calls
 from heedful.conformance.calling.examples import Example, find_example_convention
 from heedful.conformance.calling.exceptions import (
     attempt,
@@ -100,14 +102,20 @@ def _varies(convention: CallingConvention) -> bool:
 def _calls_that_run(target: Target, limit: TimeLimit) -> Iterator[dict[str, Any]]:
     """Yield the arguments of calls that run, the most likely first; none if the target takes too many.
 
-    From the calls that got furthest, one argument is exchanged, or one width or shape in all of them, and at last two
-    arguments.
+    Those of documented shapes come first. From the calls that got furthest, one argument is exchanged, or one width or
+    shape in all of them, and at last two arguments.
 
     Raises:
         TargetError: A call gets to a line that reads a name or an attribute that exists nowhere.
     """
     if target.module is None or not 0 < len(target.required) <= MAX_ARGUMENTS:
         return
+    callee = target.copied(torch.float32)
+    for arguments, result in documented_calls(target, partial(_called, target, callee)):
+        if any(map(_is_of_batch, output_candidates(result))):
+            yield arguments
+        if limit.left() < 0:
+            return
     for number, grid in enumerate(GRIDS):
         values = [trial_values(name, target, grid) for name in target.required]
         part = TimeLimit(max(limit.left(), 0.0) / (len(GRIDS) - number))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,10 +14,16 @@ from heedful.conformance.calling.exceptions import attempt, describe_exception, 
 from heedful.conformance.calling.failures import is_stated
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.source import SourceLine, function_around
 from heedful.conformance.reporting.finding import Finding
 
 OF_FIXED_SIDES = "Given normalized_shape="
 """How PyTorch's error begins if a norm over several axes meets other sizes than it was built for."""
+OF_SQUARES: re.Pattern[str] = re.compile(r"\bisqrt\(|\bint\(.*(sqrt\(|\*\* 0\.5)")
+SIDE_TWICE: re.Pattern[str] = re.compile(
+    r"(?<![\w.])([A-Za-z_][\w.]*(?:\[-?\d\])?), *\1(?![\w.\[])"
+)
+"""One size in the place of both sides, as in `reshape(B, -1, x.shape[-1], x.shape[-1])`."""
 
 
 @probe("length-dependent")
@@ -39,19 +47,29 @@ def image_sides(evidence: Evidence) -> Iterator[Finding]:
         return
     works = next((sides for sides, it in outcomes.items() if isinstance(it, Tensor)), None)
     for (height, width), error in outcomes.items():
-        if works is None or not isinstance(error, Exception) or is_stated(error):
-            continue
-        line = raising_line(error)  # None if the target ran, and its result is not understood
-        if line is not None and not str(error).startswith(OF_FIXED_SIDES):
+        line = raising_line(error) if isinstance(error, Exception) else None
+        if not isinstance(error, Exception) or line is None or is_stated(error):
+            continue  # without a line, the target ran, and its result is not understood
+        if (works is None and not SIDE_TWICE.search(line.source)) or _is_for_squares(line):
+            continue  # it may be made for square maps
+        if not str(error).startswith(OF_FIXED_SIDES):
+            other, another = works or (side, side)
             yield Finding(
                 "length-dependent",
                 "bug",
-                f"With {height} × {width} pixels the target raises {describe_exception(error)}; with {works[0]} × "
-                f"{works[1]} it works.",
+                f"With {height} × {width} pixels the target raises {describe_exception(error)}; with {other} × "
+                f"{another} it works.",
                 f"B = {B}, {height} × {width} pixels",
                 line,
                 "Take height and width for what they are, each in its place.",
             )
+            return
+
+
+def _is_for_squares(line: SourceLine) -> bool:
+    """Check whether the function around a line computes a side from the number of pixels."""
+    function = function_around(line)
+    return function is not None and OF_SQUARES.search(ast.unparse(function)) is not None
 
 
 def _outcome(evidence: Evidence, B: int, sides: tuple[int, int]) -> Tensor | Exception:

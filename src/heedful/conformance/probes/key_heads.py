@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.conformance.calling.conventional import HEADS
 from heedful.conformance.calling.exceptions import (
@@ -25,6 +25,7 @@ from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.assignments import assignment_before, variables_read
 from heedful.conformance.recording.dataflow import ancestors, parameter_names
 from heedful.conformance.recording.definitions import attribute_definition
+from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding
@@ -41,7 +42,7 @@ def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
     """
     subject, inputs = evidence.subject, evidence.inputs
     make, heads = subject.target.with_key_heads, evidence.expected.num_heads or HEADS
-    if subject.module is None or make is None or subject.convention.guessed:
+    if subject.module is None or make is None:
         return
     for count in (1, heads):
         made = attempt(partial(make, count))
@@ -51,6 +52,8 @@ def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
         other = replace(subject, target=target, callee=CASTS[subject.dtype](made.eval()))
         error = attempt(partial(other.run, inputs))
         line = raising_line(error) if isinstance(error, Exception) else None
+        if isinstance(error, Exception) and subject.convention.guessed:
+            continue  # the guess may not fit so many heads
         if isinstance(error, Exception) and not is_refusal(error) and line is not None:
             yield Finding(
                 "crashes",
@@ -77,29 +80,41 @@ def key_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _unread_head(subject: Subject, inputs: Inputs) -> tuple[str, SourceLine | None] | None:
     """Return a projection of values of which some rows do not change the output, and the line that selects a head."""
     assert subject.module is not None
-    output = subject.run(inputs)
     for name, weight in subject.module.named_parameters():
-        is_matrix = weight.dim() == 2 and weight.requires_grad and output.requires_grad
-        if not is_matrix or role_of(own_name(name)) != "value":
-            continue
-        (gradient,) = torch.autograd.grad(
-            output.square().sum(), weight, allow_unused=True, retain_graph=True
-        )
-        if gradient is not None and 0 < gradient.any(1).sum() < len(gradient):
-            return name, _line_selecting(subject.record(inputs).trace.steps, name)
+        if weight.dim() == 2 and role_of(own_name(name)) == "value":
+            read = _rows_read(subject, inputs, name)
+            if 0 < read.sum() < len(read):
+                return name, _line_selecting(subject.record(inputs).trace.steps, name)
     return None
+
+
+def _rows_read(subject: Subject, inputs: Inputs, name: str) -> Tensor:
+    """Return which rows of a parameter change the output, in a target that may run without gradients."""
+    output, changes = subject.run(inputs).detach(), list[bool]()
+    for row in range(len(subject.module.get_parameter(name)) if subject.module is not None else 0):
+        changed = subject.fresh()
+        assert changed.module is not None
+        with torch.no_grad():
+            changed.module.get_parameter(name)[row] += 1.0
+        changes.append(bool(differing_entries(changed.run(inputs).detach(), output).any()))
+    return torch.tensor(changes)
 
 
 def _line_selecting(steps: Sequence[Step], projection: str) -> SourceLine | None:
     """Return the line that selects a head from a projection, or that computes the number of the head before."""
     projecting = {step.index for step in steps if projection in parameter_names([step])}
-    for step in steps:
-        if step.operation in SELECTIONS and projecting & ancestors(steps, step):
-            file, line = step.file or "", step.line or 0
-            made = (assignment_before(file, line, it, 1) for it in variables_read(file, line))
-            computed = (it for it in made if it is not None and "//" in it.source)
-            return next(computed, SourceLine.of(step))
-    return None
+    selecting = [
+        step
+        for step in steps
+        if step.operation in SELECTIONS and projecting & ancestors(steps, step)
+    ]
+    for step in selecting:
+        file, line = step.file or "", step.line or 0
+        made = (assignment_before(file, line, it, 1) for it in variables_read(file, line))
+        computed = next((it for it in made if it is not None and "//" in it.source), None)
+        if computed is not None:
+            return computed
+    return SourceLine.of(next(iter(selecting), None))
 
 
 def _differ_in_heads(one: nn.Module, other: nn.Module) -> bool:

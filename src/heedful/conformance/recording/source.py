@@ -215,6 +215,19 @@ def fields_read(cls: Callable[..., object]) -> dict[str, list[str]]:
     return fields
 
 
+def optional_fields_read(cls: Callable[..., object]) -> list[str]:
+    """Return the fields that a constructor reads with a default, as `config.get("num_kv_heads", heads)`."""
+    fields: list[str] = []
+    source = parsed(cls)
+    for node in source.nodes if source is not None else ():
+        match node:
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(field)), _]):
+                fields.append(field)
+            case _:
+                pass
+    return fields
+
+
 def sections_read(cls: Callable[..., object]) -> set[str]:
     """Return the fields of a configuration that have fields themselves: "model" in `config.model["n_embd"]`."""
     source = parsed(cls)

@@ -1,0 +1,125 @@
+"""Calls with the shapes that a target's documentation gives every argument, such as "neigh: [B, S, K, C]"."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice, pairwise, product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.conformance.calling.declared import attribute_of
+from heedful.conformance.calling.documentation import documented_arguments
+from heedful.conformance.calling.failures import UNFIT_LAYER
+from heedful.conformance.calling.layouts import DOCUMENTED_SHAPE, TIMES
+from heedful.conformance.calling.target import Target
+from heedful.conformance.calling.trial_values import BATCH, GRIDS, widths_to_try
+
+OF_NUMBERS: re.Pattern[str] = re.compile(r"\b(long|u?int(?:\d+|eger)?s?|idx|ind(?:ex|ices)|ids?)\b")
+OF_MASKS: re.Pattern[str] = re.compile(r"mask|\bbool|valid")
+OTHER_SIZES = (4, 6, 3, 9)
+"""Sizes of axes of which nothing is known: neither that of the batch nor a number of tokens."""
+MAX_CALLS = 400
+
+Sizes = Mapping[str, int]
+Called = Callable[[dict[str, Any]], tuple[dict[str, Any], Any]]
+
+
+def documented_calls(target: Target, called: Called) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield arguments with the documented shapes, and the results of calls with them; none that fail.
+
+    Axes with the same name have the same size. The first axis of the first argument is the batch. One of the axes that
+    another one follows holds the tokens; those that only come last hold features, as many as a layer of the target has.
+
+    Args:
+        target: The target. There is no call if a required argument has no documented shape.
+        called: A function of arguments, which returns them as they were used at last, and the result or exception.
+    """
+    said = documented_arguments(target.callee)
+    texts = {name: f"{name}: {said.get(name, '')}".lower() for name in target.required}
+    shapes = {name: _shape(said.get(name, "")) for name in target.required}
+    if target.module is None or not shapes or not all(shapes.values()):
+        return
+    masks = (
+        [torch.bool, torch.float32] if any(map(OF_MASKS.search, texts.values())) else [torch.bool]
+    )
+    failures: list[tuple[Sizes, Exception]] = []
+    for sizes in islice(_sizes(target, list(shapes.values()), failures), MAX_CALLS):
+        for dtype in masks:
+            arguments, result = called(
+                {
+                    name: _tensor(texts[name], [sizes[it] for it in shape], dtype)
+                    for name, shape in shapes.items()
+                }
+            )
+            if isinstance(result, Exception):
+                failures.append((sizes, result))
+            else:
+                yield arguments, result
+
+
+def _shape(text: str) -> list[str]:
+    """Return the names of the axes of the first shape in a text."""
+    shape = DOCUMENTED_SHAPE.search(TIMES.sub(", ", text))
+    return [] if shape is None else [it.strip() for it in shape[1].split(",")]
+
+
+def _sizes(
+    target: Target, shapes: Sequence[Sequence[str]], failures: Sequence[tuple[Sizes, Exception]]
+) -> Iterator[Sizes]:
+    """Yield sizes for the axes: each number of features of the target for those of features, and one axis of tokens.
+
+    At last comes the number of features that the calls which have failed by then asked for.
+    """
+    axes = dict.fromkeys(it for shape in shapes for it in shape)
+    known = {it: int(it) for it in axes if it.isdecimal()} | {shapes[0][0]: BATCH}
+    followed = {it for shape in shapes for it in shape[:-1]}
+    tokens = [it for it in axes if it in followed and it not in known]
+    features = [it for it in axes if it not in known and it not in followed]
+    if target.module is None or not tokens:
+        return
+    declared = {it: _declared(target, it) for it in (*tokens, *features)}
+    widths = widths_to_try(target.module)
+    choices = product(*([size] if (size := declared[it]) else widths for it in features))
+    asked = ((_width_asked_for(features[0], failures),) for _ in features[:1] if len(features) == 1)
+    for chosen in chain(choices, asked):
+        for grid, one in product(GRIDS, tokens if all(chosen) else []):
+            others = [it for it in tokens if it != one]
+            sizes = {it: declared[it] or OTHER_SIZES[n % 4] for n, it in enumerate(others)}
+            sizes |= dict(zip(features, chosen, strict=True))
+            yield {**known, **sizes, one: math.prod(grid)}
+
+
+def _width_asked_for(axis: str, failures: Sequence[tuple[Sizes, Exception]]) -> int:
+    """Return the size of an axis that would give a layer what it takes, by what two other sizes gave it; 0 if none.
+
+    A layer may take several tensors of this size, one behind another, and others.
+    """
+    given = {
+        sizes[axis]: said for sizes, error in failures if (said := UNFIT_LAYER.search(str(error)))
+    }
+    for (one, its), (other, theirs) in pairwise(given.items()):
+        taken = int(its[2])
+        times, rest = divmod(int(theirs[1]) - int(its[1]), other - one)
+        if rest == 0 and times > 0 and (taken - int(its[1])) % times == 0:
+            return max(one + (taken - int(its[1])) // times, 0)
+    return 0
+
+
+def _declared(target: Target, axis: str) -> int:
+    """Return the number that the target keeps under the name of an axis; 0 if there is none."""
+    number = attribute_of(target.module, axis)
+    return number if type(number) is int and number > 0 else 0
+
+
+def _tensor(text: str, shape: Sequence[int], masks: torch.dtype) -> Tensor:
+    """Return an argument of a shape, of a kind that its name and what is said of it tell."""
+    generator = torch.Generator().manual_seed(0)
+    if OF_MASKS.search(text):
+        return torch.ones(*shape, dtype=masks)
+    if OF_NUMBERS.search(text):
+        return torch.randint(min(OTHER_SIZES), tuple(shape), generator=generator)
+    return torch.randn(*shape, generator=generator)
