@@ -22,7 +22,7 @@ NEXT_ENTRY: re.Pattern[str] = re.compile(
 BARE_SHAPE: re.Pattern[str] = re.compile(r"(\w+: )([\w*+]+(?: [x×] [\w*+]+)+)")  # "x: B x T x C"
 # An entry whose description goes on below it: `name : type` in the style of NumPy, or `name: ` or `name (type): `,
 # unlike a title.
-ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+ : \S|[a-z]\w*( \([^)]*\))?:( |$))")
+ENTRY: re.Pattern[str] = re.compile(r"\s*(\w+(, ?\w+)* : \S|[a-z]\w*( \([^)]*\))?:( |$))")
 DASH: re.Pattern[str] = re.compile(r"(\w+) +[-–—]+ ")  # "mask - where keys are hidden"
 TITLE: re.Pattern[str] = re.compile(r"\s*\w+:\s*$")  # "params:", above entries
 SHAPE_BELOW: re.Pattern[str] = re.compile(r"\s*[-*] [(\[]")  # "- (batch, length)", below an entry

@@ -19,7 +19,9 @@ from heedful.conformance.calling.target import Target
 from heedful.conformance.calling.trial_values import BATCH, GRIDS, widths_to_try
 
 OF_NUMBERS: re.Pattern[str] = re.compile(r"\b(long|u?int(?:\d+|eger)?s?|idx|ind(?:ex|ices)|ids?)\b")
+OF_LENGTHS: re.Pattern[str] = re.compile(r"^\w*len(gth)?s?:")
 OF_MASKS: re.Pattern[str] = re.compile(r"mask|\bbool|valid")
+OF_ONE_AXIS: re.Pattern[str] = re.compile(r"\b[Ss]hape:? *\W?\W?[(\[](\w+)[)\]]")
 OTHER_SIZES = (4, 6, 3, 9)
 """Sizes of axes of which nothing is known: neither that of the batch nor a number of tokens."""
 MAX_CALLS = 400
@@ -50,10 +52,7 @@ def documented_calls(target: Target, called: Called) -> Iterator[tuple[dict[str,
     for sizes in islice(_sizes(target, list(shapes.values()), failures), MAX_CALLS):
         for dtype in masks:
             arguments, result = called(
-                {
-                    name: _tensor(texts[name], [sizes[it] for it in shape], dtype)
-                    for name, shape in shapes.items()
-                }
+                {name: _tensor(texts[name], shape, sizes, dtype) for name, shape in shapes.items()}
             )
             if isinstance(result, Exception):
                 failures.append((sizes, result))
@@ -63,7 +62,7 @@ def documented_calls(target: Target, called: Called) -> Iterator[tuple[dict[str,
 
 def _shape(text: str) -> list[str]:
     """Return the names of the axes of the first shape in a text."""
-    shape = DOCUMENTED_SHAPE.search(TIMES.sub(", ", text))
+    shape = DOCUMENTED_SHAPE.search(TIMES.sub(", ", text)) or OF_ONE_AXIS.search(text)
     return [] if shape is None else [it.strip() for it in shape[1].split(",")]
 
 
@@ -86,7 +85,8 @@ def _sizes(
     choices = product(*([size] if (size := declared[it]) else widths for it in features))
     asked = ((_width_asked_for(features[0], failures),) for _ in features[:1] if len(features) == 1)
     for chosen in chain(choices, asked):
-        for grid, one in product(GRIDS, tokens if all(chosen) else []):
+        free = [it for it in tokens if not declared[it]] if all(chosen) else []
+        for grid, one in product(GRIDS, free):
             others = [it for it in tokens if it != one]
             sizes = {it: declared[it] or OTHER_SIZES[n % 4] for n, it in enumerate(others)}
             sizes |= dict(zip(features, chosen, strict=True))
@@ -115,11 +115,13 @@ def _declared(target: Target, axis: str) -> int:
     return number if type(number) is int and number > 0 else 0
 
 
-def _tensor(text: str, shape: Sequence[int], masks: torch.dtype) -> Tensor:
+def _tensor(text: str, axes: Sequence[str], sizes: Sizes, masks: torch.dtype) -> Tensor:
     """Return an argument of a shape, of a kind that its name and what is said of it tell."""
-    generator = torch.Generator().manual_seed(0)
+    shape, generator = [sizes[it] for it in axes], torch.Generator().manual_seed(0)
+    if OF_LENGTHS.search(text):
+        return torch.full(shape, max(set(sizes.values()) & {*map(math.prod, GRIDS)}))
     if OF_MASKS.search(text):
-        return torch.ones(*shape, dtype=masks)
+        return torch.ones(shape, dtype=masks)
     if OF_NUMBERS.search(text):
-        return torch.randint(min(OTHER_SIZES), tuple(shape), generator=generator)
-    return torch.randn(*shape, generator=generator)
+        return torch.randint(min(OTHER_SIZES), shape, generator=generator)
+    return torch.randn(shape, generator=generator)
