@@ -167,9 +167,13 @@ def _check(
     expected_failures: Mapping[str, str],
     arguments: Mapping[str, Any],
     module: str | None,
+    flags: Mapping[str, bool] = {},
     by_trial: bool = True,
 ) -> Report:
-    """Return the report on a target without fixes; the check stops early if it finds the bug `unless`."""
+    """Return the report on a target without fixes; the check stops early if it finds the bug `unless`.
+
+    The flags are arguments of every call that have other values than their defaults.
+    """
     with undisturbed():
         try:
             if module is not None:
@@ -182,6 +186,7 @@ def _check(
                 expected=expected,
                 cache=cache,
                 arguments=arguments,
+                flags=flags,
                 by_trial=by_trial,
             )
         except TargetError as error:
@@ -242,9 +247,10 @@ def evidence_of(
     expected: Expected,
     cache: Callable[[int, int], Any] | None = None,
     arguments: Mapping[str, Any] = {},
+    flags: Mapping[str, bool] = {},
     by_trial: bool = True,
 ) -> Evidence:
-    """Return the evidence about a target; its arguments are those of `check`.
+    """Return the evidence about a target; its arguments are those of `check`, and flags of every call.
 
     Shapes of arguments that nothing tells are tried if `by_trial` is set, which takes some seconds.
 
@@ -258,6 +264,7 @@ def evidence_of(
         causal=expected.causal,
         cache=cache,
         arguments=arguments,
+        flags=flags,
         by_trial=by_trial,
     )
     evidence = Evidence(subject, expected)

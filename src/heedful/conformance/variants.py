@@ -2,7 +2,8 @@
 
 That is a flag, also one of a configuration, or a text that kept lines from running, a size that is off by
 default (a window, a soft cap, the number of key heads), the class of a norm that is None by default, or a window that
-is wider than every sequence of the check, or a choice with which the class cannot be called.
+is wider than every sequence of the check, or a choice with which the class cannot be called. A flag of the call is
+tried as well.
 """
 
 from __future__ import annotations
@@ -49,6 +50,15 @@ CERTAIN = (
 """Findings that are bugs whatever else is meant with the flag."""
 OF_CAUSALITY = (*causality.finds, *statements.finds)
 """Findings that are bugs with a flag that says whether the target is causal."""
+OF_CALLS = (
+    *("attention-ignored", "softmax-twice", "mask-after-softmax", "scale-wrong"),
+    *("heads-mixed-split", "heads-mixed-merge"),
+)
+"""Findings that are bugs with a flag of the call, which says nothing about them."""
+OF_RESULTS: re.Pattern[str] = re.compile(
+    r"return|need|output|average|debug|verbose|vis(uali[sz]e)?$"
+)
+"""The names of flags that decide about what a call returns."""
 OF_SIZES = ("crashes", "length-dependent")
 """Findings that a size may cause: numbers of tokens may have to be multiples of a window, and heads of key heads."""
 OF_TEXTS = ("rows-not-normalised",)
@@ -93,6 +103,11 @@ def with_variants(
             levels = [(it, _level_with(name, value, it)) for it in variant.bugs]
             found = [replace(it, level=level) for it, level in levels if level is not None]
             report = _together(report, variant, found, {name: value})
+    for name in islice(_flags_of_calls(target, report), MAX_FLAGS):
+        variant = _report_with(target, checked, arguments, {}, flags={name: True})
+        if variant is not None and not _crashes(variant):
+            found = [it for it in variant.bugs if it.name in (*CERTAIN, *OF_CALLS)]
+            report = _together(report, variant, found, {name: True})
     for with_unequal_sizes in (merged_to_input_width, rotary_size_mistaken):
         found = None if report.bugs else with_unequal_sizes(target, arguments)
         if found is not None:
@@ -190,15 +205,19 @@ def _report_with(
     checked: Callable[..., Report],
     arguments: Mapping[str, Any],
     settings: Mapping[str, Value],
+    flags: Mapping[str, bool] = {},
 ) -> Report | None:
-    """Return the report on a class with other arguments, which the case of each finding names; None if it fails."""
+    """Return the report on a class with other arguments, which the case of each finding names; None if it fails.
+
+    The settings are those of the constructor, and the flags those of every call.
+    """
     of_causality = [bool(value) for name, value in settings.items() if name in names.CAUSAL]
     expected = Expected(causal=of_causality[0]) if of_causality else Expected()
     given = {**arguments, **settings}
-    report = attempt(lambda: checked(target, arguments=given, expected=expected))
+    report = attempt(lambda: checked(target, arguments=given, flags=flags, expected=expected))
     if isinstance(report, Exception):
         return None
-    findings = (_told_of(it, settings, target) for it in report.findings)
+    findings = (_told_of(it, {**settings, **flags}, target) for it in report.findings)
     return replace(report, findings=tuple(findings))
 
 
@@ -230,6 +249,18 @@ def _flags_in_missed_lines(
     for name, default in flags_of(target).items():
         if name in read and name not in arguments:
             yield name, not default
+
+
+def _flags_of_calls(target: type, report: Report) -> Iterator[str]:
+    """Yield the flags of a class's forward that no call has set, and that decide about lines that never ran."""
+    coverage, forward = report.coverage, getattr(target, "forward", None)
+    if coverage is None or forward is None:
+        return
+    read = {word for lines in coverage.missed for word in re.findall(r"\w+", lines.branch)}
+    for name, parameter in inspect.signature(forward).parameters.items():
+        is_unset = parameter.default is False and name in coverage.never_given and name in read
+        if is_unset and not OF_RESULTS.search(name):
+            yield name
 
 
 def _texts_in_missed_lines(

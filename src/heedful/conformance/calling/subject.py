@@ -78,6 +78,7 @@ def find_subject(
     causal: bool | None = None,
     cache: CacheMaker | None = None,
     arguments: Mapping[str, Any] = {},
+    flags: Mapping[str, bool] = {},
     by_trial: bool = True,
 ) -> Subject:
     """Find out how a target is called.
@@ -88,6 +89,7 @@ def find_subject(
         causal: Whether calls should be causal, if an argument decides that; None for the target's default.
         cache: A function of (batch, capacity) that returns an empty cache; None to try the usual caches.
         arguments: The constructor's, if the target is a class.
+        flags: Arguments of every call that have other values than their defaults.
         by_trial: Whether shapes that neither names nor documentation tell are tried, which takes some seconds.
 
     Raises:
@@ -101,6 +103,7 @@ def find_subject(
         )
     else:
         convention, dtype = find_example_convention(held, example, causal)
+    convention = replace(convention, constants={**convention.constants, **flags})
     held = _with_parameters_of_first_call(held, convention, dtype)
     caller = Caller(held, convention, dtype, held.copied(dtype))
     limits = (find_max_length(caller), convention.max_tokens)
