@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice, pairwise, product
+from itertools import cycle, islice, pairwise, product
 from typing import Any
 
 import torch
@@ -69,28 +69,28 @@ def _shape(text: str) -> list[str]:
 def _sizes(
     target: Target, shapes: Sequence[Sequence[str]], failures: Sequence[tuple[Sizes, Exception]]
 ) -> Iterator[Sizes]:
-    """Yield sizes for the axes: each number of features of the target for those of features, and one axis of tokens.
-
-    At last comes the number of features that the calls which have failed by then asked for.
-    """
+    """Yield sizes for the axes: those that the target keeps under their names, and others in turn for the rest."""
     axes = dict.fromkeys(it for shape in shapes for it in shape)
     known = {it: int(it) for it in axes if it.isdecimal()} | {shapes[0][0]: BATCH}
+    known |= {it: size for it in axes if it not in known and (size := _declared(target, it))}
     followed = {it for shape in shapes for it in shape[:-1]}
     tokens = [it for it in axes if it in followed and it not in known]
     features = [it for it in axes if it not in known and it not in followed]
-    if target.module is None or not tokens:
-        return
-    declared = {it: _declared(target, it) for it in (*tokens, *features)}
-    widths = widths_to_try(target.module)
-    choices = product(*([size] if (size := declared[it]) else widths for it in features))
-    asked = ((_width_asked_for(features[0], failures),) for _ in features[:1] if len(features) == 1)
-    for chosen in chain(choices, asked):
-        free = [it for it in tokens if not declared[it]] if all(chosen) else []
-        for grid, one in product(GRIDS, free):
-            others = [it for it in tokens if it != one]
-            sizes = {it: declared[it] or OTHER_SIZES[n % 4] for n, it in enumerate(others)}
-            sizes |= dict(zip(features, chosen, strict=True))
-            yield {**known, **sizes, one: math.prod(grid)}
+    for widths in _widths(target, features, failures):
+        for grid, one in product(GRIDS, tokens):
+            others = zip((it for it in tokens if it != one), cycle(OTHER_SIZES), strict=False)
+            yield {**known, **widths, **dict(others), one: math.prod(grid)}
+
+
+def _widths(
+    target: Target, features: Sequence[str], failures: Sequence[tuple[Sizes, Exception]]
+) -> Iterator[Sizes]:
+    """Yield sizes for axes of features: those of the target's layers, and at last the one that failures ask for."""
+    assert target.module is not None
+    for chosen in product(widths_to_try(target.module), repeat=len(features)):
+        yield dict(zip(features, chosen, strict=True))
+    if len(features) == 1 and (width := _width_asked_for(features[0], failures)):
+        yield {features[0]: width}
 
 
 def _width_asked_for(axis: str, failures: Sequence[tuple[Sizes, Exception]]) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,36 +51,29 @@ def neutral_masks(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _changes(evidence: Evidence, name: str, *, ones: bool) -> bool | None:
-    """Return whether a mask of ones, or of zeros, changes the output in any dtype; None if no call works."""
-    outputs = (
-        _output(evidence, name, form, dtype, ones=ones)
-        for form in FORMS
-        for dtype in (torch.float32, torch.bool)
+    """Return whether a mask of ones, or of zeros, changes the output in every form; None if no call works."""
+    inputs, before = evidence.inputs, evidence.baseline.output
+    calls = (
+        attempt(lambda given=given: evidence.subject.call(given, inputs).detach())
+        for given in _calls_with(evidence, name, ones=ones)
     )
-    ran = [it for it in outputs if it is not None]
-    if not ran:
-        return None
-    return all(differing_entries(it, evidence.baseline.output).any() for it in ran)
+    outputs = [it for it in calls if isinstance(it, Tensor) and it.shape == before.shape]
+    return all(differing_entries(it, before).any() for it in outputs) if outputs else None
 
 
-def _output(
-    evidence: Evidence, name: str, form: str, dtype: torch.dtype, *, ones: bool
-) -> Tensor | None:
-    subject, inputs = evidence.subject, evidence.inputs
-    mask = all_visible(form, dtype, true_keeps=ones)(*inputs.sizes, subject.dtype)
-    given = {**subject.arguments(inputs), name: mask}
-    output = attempt(lambda: subject.call(given, inputs).detach())
-    same = isinstance(output, Tensor) and output.shape == evidence.baseline.output.shape
-    return output if same else None
+def _calls_with(evidence: Evidence, name: str, *, ones: bool) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of calls with a mask of ones, or of zeros, in each form and as numbers or Booleans."""
+    subject, (B, T) = evidence.subject, evidence.inputs.sizes
+    for form, dtype in product(FORMS, (torch.float32, torch.bool)):
+        mask = all_visible(form, dtype, true_keeps=ones)(B, T, subject.dtype)
+        yield {**subject.arguments(evidence.inputs), name: mask}
 
 
 def _line_reading(evidence: Evidence, name: str) -> SourceLine | None:
     """Return the first line that computes something from the mask in a call."""
-    subject, inputs = evidence.subject, evidence.inputs
-    for form in FORMS:
-        mask = all_visible(form, torch.float32, true_keeps=True)(*inputs.sizes, subject.dtype)
-        given = {**subject.arguments(inputs), name: mask}
-        observed = attempt(lambda given=given: subject.record_call(given, inputs))
+    for given in _calls_with(evidence, name, ones=True):
+        record = partial(evidence.subject.record_call, given, evidence.inputs)
+        observed = attempt(record)
         for step in () if isinstance(observed, Exception) else observed.trace:
             if any(it.kind == "input" and it.name == name for it in step.inputs):
                 return SourceLine.of(step)
