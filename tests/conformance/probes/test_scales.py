@@ -289,3 +289,23 @@ def test_a_wrong_scale_is_found_beside_a_wrong_mask(tmp_path, fill, diagonal, bu
     with edited(tmp_path, source=source) as attention:
         bugs = check(attention, causal=True).bugs
     assert {it.name for it in bugs} == {bug, "scale-wrong"}
+
+
+class OverPixels(nn.Module):
+    """Projects the pixels of a feature map by linear layers, as others do by convolutions."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(channels, channels) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        pixels = x.flatten(2).transpose(1, 2)
+        weights = (self.query(pixels) @ self.key(pixels).mT).softmax(-1)
+        return x + (weights @ self.value(pixels)).transpose(1, 2).reshape(b, c, h, w)
+
+
+def test_between_projected_pixels_no_scale_is_a_convention():
+    assert [(it.name, it.level) for it in check(OverPixels).findings] == [
+        ("scale-missing", "convention")
+    ]

@@ -262,12 +262,12 @@ def _is_free(
     That is so in models of transformers, whose weights were trained with it; if something trained is added to the
     scores or multiplies them (Raffel et al. 2020), or tanh bounds them (Lu et al. 2016); where the constructor or a
     configuration takes the number, or has turned the scale off; and where the keys are the latents of the values
-    (DeepSeek-AI 2024). No scale at all is needed between projections by convolutions (Wang et al. 2018), between
-    projected and plain tokens, between vectors of length 1 and others, where one tensor is both keys and values or
-    plain tokens meet one plain query (Luong et al. 2015, Sukhbaatar et al. 2015), where one projection makes queries
-    and keys (Chen et al. 2017), and where the code says so in words.
+    (DeepSeek-AI 2024). No scale at all is needed between projections by convolutions, or by one head of the pixels of a
+    feature map (Wang et al. 2018), between projected and plain tokens, between vectors of length 1 and others, where
+    one tensor is both keys and values or plain tokens meet one plain query (Luong et al. 2015, Sukhbaatar et al. 2015),
+    where one projection makes queries and keys (Chen et al. 2017), and where the code says so in words.
     """
-    module = evidence.subject.module
+    module, convention = evidence.subject.module, evidence.subject.convention
     paths = [
         steps_from_projection(observation, source)
         for source in (attention.query_source, attention.key_source)
@@ -288,6 +288,7 @@ def _is_free(
             _is_missing(scale)
             and (
                 all(by_convolution)
+                or (convention.is_image and len(attention.query) == evidence.inputs.sizes[0])
                 or projected[0] != projected[1]
                 or is_unit[0] != is_unit[1]
                 or _share_a_projection(paths)
