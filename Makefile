@@ -101,7 +101,7 @@ fuzz-files: .venv/installed-test
 docs: .venv/installed-docs
 	rm -rf build/docs
 	$(BIN)/sphinx-build --quiet --fresh-env --nitpicky --fail-on-warning --keep-going docs build/docs
-	$(BIN)/python -m pytest -n 2 -m site tests/docs
+	$(BIN)/python -m pytest -m site tests/docs
 	@[ "$$DOCS_ONLINE" = 1 ] || echo "Links to other projects' pages were neither made nor checked: that needs a network and DOCS_ONLINE=1."
 	@echo "Open build/docs/index.html"
 

@@ -92,6 +92,8 @@ repositories before they were checked. A class counts as blamed if a bug was rep
 | issue trackers: bugs within attention of 24 projects after these, re-created | 24 | 9 | 5 of 24 | 5 of 24 |
 | issue trackers: bugs within attention of 24 projects of the next round, re-created | 24 | 5 | 6 of 24 | 5 of 24 |
 | issue trackers: bugs within attention of 12 projects of the last round, re-created | 12 | 1 | 1 of 12 | 1 of 12 |
+| issue trackers: bugs within attention of 12 projects of one more round, re-created | 12 | 1 | 0 of 12 | 6 of 12 |
+| issue trackers: 10 more, after the changes that those led to | 10 | 1 | 0 of 10 | 1 of 10 |
 | packages: 729 further ones, by many authors | 247 | 51 | 14 of 196 | not judged |
 | repositories: sound classes with unusual arguments, re-created | 35 | 12 | 1 of 23 | none |
 
@@ -199,6 +201,10 @@ prints these figures, either.
 | found by code search: sound classes of small repositories, the next round | 14 | 3 | 1 of 11 | none |
 | found by code search: bugs of small repositories, the last round | 12 | 2 | 1 of 10 | 5 of 12 |
 | found by code search: sound classes of small repositories, the last round | 14 | 1 | 1 of 13 | none |
+| found by code search: small repositories, bugs and sound ones, after the last round | 8 | 0 | 2 of 8 | 4 of 4 |
+| found by code search: sound classes of small repositories, one more round | 14 | 3 | 2 of 11 | none |
+| found by code search: bugs of small repositories, one more round | 12 | 3 | 2 of 10 | 6 of 12 |
+| found by code search: 10 more, after the changes that these led to | 10 | 1 | 3 of 9 | 8 of 10 |
 
 After the changes that the row of 36 classes led to, 13 of its 17 bugs are named, and one of its 19 sound classes is
 blamed: for a fill of -10,000 that a comment explains (mask-fill-too-small). In one class the check named a bug that its
@@ -227,6 +233,15 @@ token, and a name that a library lacks. One of these 28 sound classes is blamed,
 in the dtype of the tokens, a mask that no line reads, and a table that is no buffer. Still missed are bugs behind an
 option of the call or of the constructor, behind a cache that the caller has to advance, and those of whole models:
 beam search, a look-ahead that grows with depth, input feeding, and axes of triangles.
+
+After the changes that one more round led to, 9 of its 12 bugs of issue trackers are named, none of its 4 and 14 sound
+classes is blamed, and two of them are not called: a map of electrodes and their frequencies, and keys and values in a
+tuple beside the places of a window. Not counted as alarms are fills of -10,000 and -100 (2), and a table that stays
+behind when the module is moved. Mended alarms: a fixed number of columns, a measure for diagnostics, channels first by
+a comment behind the signature, an example of ours, weights of the step before taken for a mask, and pixels without a
+scale. Still blamed are masks of queries in self-attention, one of two masks whose meaning is guessed wrong, and
+relative positions of later keys that are set to 0. Still missed are buckets of distances whose branches are exchanged,
+lags of odd lengths, a tanh before the softmax, a mask whose dtype tells its meaning, and what only a paper says.
 
 Of the first row, a docstring in Chinese about a mask, a ReLU on the scores of co-attention, and a function of Python
 used as a tensor (a bug that was not called one) are mended; a vector cut into heads whose rows are sequences
