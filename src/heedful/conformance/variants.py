@@ -51,7 +51,7 @@ CERTAIN = (
 OF_CAUSALITY = (*causality.finds, *statements.finds)
 """Findings that are bugs with a flag that says whether the target is causal."""
 OF_CALLS = (
-    *("attention-ignored", "softmax-twice", "mask-after-softmax", "scale-wrong"),
+    *("attention-ignored", "softmax-twice", "scale-wrong"),
     *("heads-mixed-split", "heads-mixed-merge"),
 )
 """Findings that are bugs with a flag of the call, which says nothing about them."""

@@ -66,3 +66,27 @@ def test_a_mask_that_hides_nothing_changes_nothing():
     assert "With query_mask of ones" in bug.proof
     assert bug.place is not None
     assert bug.place.source.startswith("weights = query_mask + weights")
+
+
+class OverQueries(nn.Module):
+    """Lets the queries compete for the keys, if a call asks for it, as slots do (Locatello et al. 2020)."""
+
+    def __init__(self, dim: int = 16) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, mask=None, inverted_attention: bool = False):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None], -1e30)
+        if not inverted_attention:
+            return scores.softmax(-1) @ v
+        weights = scores.softmax(-2)
+        if mask is not None:
+            weights = weights.masked_fill(~mask[:, None], 0.0)
+        return weights / (weights.sum(-1, keepdim=True) + 1e-9) @ v
+
+
+def test_what_a_flag_of_the_call_may_mean_is_no_bug():
+    assert not check(OverQueries).bugs
