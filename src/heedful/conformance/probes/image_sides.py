@@ -14,7 +14,7 @@ from heedful.conformance.calling.exceptions import attempt, describe_exception, 
 from heedful.conformance.calling.failures import is_stated
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.source import SourceLine, contains_line, parsed_file
+from heedful.conformance.recording.source import SourceLine, functions_around
 from heedful.conformance.reporting.finding import Finding
 
 OF_FIXED_SIDES = "Given normalized_shape="
@@ -68,13 +68,7 @@ def image_sides(evidence: Evidence) -> Iterator[Finding]:
 
 def _is_for_squares(line: SourceLine) -> bool:
     """Check whether the function around a line computes a side from the number of pixels."""
-    source = parsed_file(line.file)
-    around = [
-        ast.unparse(it)
-        for it in (() if source is None else source.statements())
-        if isinstance(it, ast.FunctionDef) and contains_line(it, line.line)
-    ]
-    return any(map(OF_SQUARES.search, around))
+    return any(OF_SQUARES.search(ast.unparse(it)) for it in functions_around(line))
 
 
 def _outcome(evidence: Evidence, B: int, sides: tuple[int, int]) -> Tensor | Exception:

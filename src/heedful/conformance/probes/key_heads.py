@@ -90,8 +90,9 @@ def _unread_head(subject: Subject, inputs: Inputs) -> tuple[str, SourceLine | No
 
 def _rows_read(subject: Subject, inputs: Inputs, name: str) -> Tensor:
     """Return which rows of a parameter change the output, in a target that may run without gradients."""
+    assert subject.module is not None
     output, changes = subject.run(inputs).detach(), list[bool]()
-    for row in range(len(subject.module.get_parameter(name)) if subject.module is not None else 0):
+    for row in range(len(subject.module.get_parameter(name))):
         changed = subject.fresh()
         assert changed.module is not None
         with torch.no_grad():

@@ -10,6 +10,7 @@ from heedful.conformance.recording.source import (
     ParsedSource,
     SourceLine,
     contains_line,
+    functions_around,
     kept,
     parsed,
     parsed_file,
@@ -97,13 +98,7 @@ def _first_line(source: ParsedSource, line: int) -> int:
 
 def variable_is_read_after(place: SourceLine, variable: str) -> bool:
     """Check whether a statement of the same function, below a line, reads a variable."""
-    source = parsed_file(place.file)
-    functions = (
-        it
-        for it in ([] if source is None else source.statements())
-        if isinstance(it, ast.FunctionDef) and contains_line(it, place.line)
-    )
-    innermost = max(functions, key=lambda it: it.lineno, default=None)
+    innermost = max(functions_around(place), key=lambda it: it.lineno, default=None)
     return innermost is not None and any(
         isinstance(it, ast.Name)
         and it.id == variable

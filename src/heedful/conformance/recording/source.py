@@ -348,6 +348,16 @@ def function_around(line: SourceLine) -> ast.FunctionDef | None:
     return next(around, None)
 
 
+def functions_around(line: SourceLine) -> list[ast.FunctionDef]:
+    """Return the functions and methods that a line is in, each after those that it is within."""
+    source = parsed_file(line.file)
+    return [
+        it
+        for it in (() if source is None else source.statements())
+        if isinstance(it, ast.FunctionDef) and contains_line(it, line.line)
+    ]
+
+
 def imported_names(node: ast.AST) -> Iterator[str]:
     """Yield the names that a node of the syntax imports; none if it is no import."""
     if isinstance(node, ast.Import | ast.ImportFrom):
