@@ -23,6 +23,8 @@ from heedful.conformance.calling.chunks import (
     CacheUse,
     cache_switches,
     cache_tensors,
+    observed,
+    output_only,
     run_chunks,
 )
 from heedful.conformance.calling.documentation import documented_arguments
@@ -98,7 +100,7 @@ def _runs(
     sizes: Sequence[int],
 ) -> bool:
     with caller.isolated():
-        outcome = attempt(lambda: run_chunks(caller, use, make_cache, inputs, sizes))
+        outcome = attempt(lambda: run_chunks(caller, use, make_cache, inputs, sizes, output_only))
     return not isinstance(outcome, Exception)
 
 
@@ -173,10 +175,10 @@ def _agrees(caller: Caller, use: CacheUse, make_cache: CacheMaker | None, inputs
     """Check whether calls with a cache return what one call on all tokens returns."""
     with torch.no_grad(), caller.isolated():
         whole = attempt(lambda: caller.run(inputs))
-        parts = attempt(lambda: run_chunks(caller, use, make_cache, inputs, (2, 1, 1)))
+        parts = attempt(lambda: run_chunks(caller, use, make_cache, inputs, (2, 1, 1), output_only))
     if isinstance(whole, Exception) or isinstance(parts, Exception):
         return False
-    joined = torch.cat([it.output for it in parts], dim=1)
+    joined = torch.cat(parts, dim=1)
     return joined.shape == whole.shape and not differing_entries(joined, whole).any()
 
 
@@ -238,7 +240,7 @@ def _extends(caller: Caller, use: CacheUse, inputs: Inputs) -> bool:
     T, half = inputs.sizes[1], inputs.sizes[1] // 2
     with torch.no_grad(), caller.isolated():
         whole = attempt(lambda: caller.record(inputs))
-        parts = attempt(lambda: run_chunks(caller, use, None, inputs, (half, T - half)))
+        parts = attempt(lambda: run_chunks(caller, use, None, inputs, (half, T - half), observed))
     if isinstance(whole, Exception) or isinstance(parts, Exception):
         return False
     projected = {

@@ -147,10 +147,15 @@ class Caller:
 
     def call(self, arguments: Mapping[str, Any], inputs: Inputs) -> Tensor:
         """Return the output (B, T, …) of a call with named arguments."""
-        args, keywords = self.target.bound(arguments)
-        with self.isolated(), watched(self.callee, arguments):
-            result = self.callee(*args, **keywords)
+        with self.isolated():
+            result = self.result(arguments)
         return self.rows(result, inputs)
+
+    def result(self, arguments: Mapping[str, Any]) -> object:
+        """Return the whole result of a call with named arguments; the state that it leaves behind is kept."""
+        args, keywords = self.target.bound(arguments)
+        with watched(self.callee, arguments):
+            return self.callee(*args, **keywords)
 
     def record(
         self,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from heedful.observation.leaves import leaves_of
 OF_ANGLES: re.Pattern[str] = re.compile(r"cos|sin|freq|rot|angle")
 SPARE_SLOTS = 3  # more slots than tokens, so that a call that reads too far is noticed
 CacheMaker = Callable[[int, int], Any]  # of (batch, capacity)
+Kept = TypeVar("Kept")
+ChunkCall = Callable[[Caller, Mapping[str, Any], Inputs, int], tuple[object, Kept]]
+"""Calls a target with arguments, for a chunk behind so many tokens; returns the result, and what is kept of it."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,35 @@ class CacheUse:
     whole: tuple[str, ...] = ()
 
 
+def observed(
+    caller: Caller, arguments: Mapping[str, Any], chunk: Inputs, start: int
+) -> tuple[object, Observation]:
+    """Call a target and record each step, of which several probes read."""
+    trace = caller.trace(arguments)
+    return trace.result, caller.observation(chunk, arguments, trace, before=start)
+
+
+def output_only(
+    caller: Caller, arguments: Mapping[str, Any], chunk: Inputs, start: int
+) -> tuple[object, Tensor]:
+    """Call a target and keep its output (B, T, …), which takes a tenth of the time of a recording."""
+    result = caller.result(arguments)
+    return result, caller.rows(result, chunk).detach()
+
+
 def run_chunks(
     caller: Caller,
     use: CacheUse,
     make_cache: CacheMaker | None,
     inputs: Inputs,
     sizes: Sequence[int],
+    call: ChunkCall[Kept],
     *,
     keep: Tensor | None = None,
     unused: float | None = None,
     forget: bool = False,
-) -> list[Observation]:
-    """Record calls on one chunk of tokens after another; the state that the module keeps in itself is not restored.
+) -> list[Kept]:
+    """Call a target on one chunk of tokens after another; the state that the module keeps in itself is not restored.
 
     Args:
         caller: Whose target to call.
@@ -70,6 +90,7 @@ def run_chunks(
         make_cache: Returns an empty cache; None if the target makes its own.
         inputs: All the tokens.
         sizes: The number of tokens in each chunk.
+        call: Makes one call: `observed` or `output_only`.
         keep: (B, T) Boolean, which tokens are real; each call gets the part of the tokens so far.
         unused: A number with which the slots of the cache are filled first; None to leave them as they are.
         forget: Whether to restore the module's state after each call all the same.
@@ -82,7 +103,7 @@ def run_chunks(
     cache = None if make_cache is None else make_cache(B, T + SPARE_SLOTS)
     if unused is not None:
         _fill(cache_tensors(caller.module) if use.kind == "buffers" else cache, unused)
-    observations: list[Observation] = []
+    runs: list[Kept] = []
     start = 0
     empty = _fingerprint(cache)
     for size in sizes:
@@ -99,16 +120,16 @@ def run_chunks(
         elif use.kind != "buffers":
             arguments |= _cache_arguments(use, cache)
         with restored(caller.module) if forget else nullcontext():
-            trace = caller.trace(arguments)
+            result, kept = call(caller, arguments, chunk, start)
         if use.kind in ("object", "grown"):
-            cache = _cache_after(use, trace.result, cache)
+            cache = _cache_after(use, result, cache)
             for counter in use.counters:
                 setattr(cache, counter, start + size)
             if start == 0 and _fingerprint(cache) == empty:
                 raise TypeError("nothing was written to the cache")
-        observations.append(caller.observation(chunk, arguments, trace, before=start))
+        runs.append(kept)
         start += size
-    return observations
+    return runs
 
 
 def cache_tensors(module: nn.Module | None) -> Mapping[str, Tensor | None]:

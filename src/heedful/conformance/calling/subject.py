@@ -15,7 +15,15 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.caches import find_cache
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_window, is_causal, speaks_of_causality
-from heedful.conformance.calling.chunks import CacheMaker, CacheUse, run_chunks
+from heedful.conformance.calling.chunks import (
+    CacheMaker,
+    CacheUse,
+    ChunkCall,
+    Kept,
+    observed,
+    output_only,
+    run_chunks,
+)
 from heedful.conformance.calling.construction import instantiate, instantiate_filled
 from heedful.conformance.calling.constructor_parameters import (
     chooses_width,
@@ -372,18 +380,20 @@ class Subject(Caller):
         Raises:
             ArgumentError: The target has no argument for a padding mask.
         """
+        return self._in_chunks(inputs, sizes, observed, keep=keep, unused=unused, forget=forget)
+
+    def outputs_in_chunks(
+        self, inputs: Inputs, sizes: Sequence[int], *, unused: float | None = None
+    ) -> list[Tensor]:
+        """Return the output (B, T, …) of each run that `run_in_chunks` would record."""
+        return self._in_chunks(inputs, sizes, output_only, unused=unused)
+
+    def _in_chunks(
+        self, inputs: Inputs, sizes: Sequence[int], call: ChunkCall[Kept], **options: Any
+    ) -> list[Kept]:
         assert self.cache_use is not None, "check `cache_use` first"
         with self.isolated():
-            return run_chunks(
-                self,
-                self.cache_use,
-                self.make_cache,
-                inputs,
-                sizes,
-                keep=keep,
-                unused=unused,
-                forget=forget,
-            )
+            return run_chunks(self, self.cache_use, self.make_cache, inputs, sizes, call, **options)
 
     def fresh(
         self,

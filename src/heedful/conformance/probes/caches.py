@@ -104,9 +104,14 @@ def chunk_sizes(T: int) -> list[tuple[int, ...]]:
 def check_chunks(evidence: Evidence, sizes: Sequence[int]) -> Finding | None:
     """Run chunks of the given sizes with a cache, and report the first output that is wrong."""
     inputs = evidence.inputs.tokens(0, sum(sizes))
-    runs = attempt(lambda: evidence.subject.run_in_chunks(inputs, sizes))
-    if isinstance(runs, Exception):
-        return _report_exception(evidence, runs, sizes)
+    outputs = attempt(lambda: evidence.subject.outputs_in_chunks(inputs, sizes))
+    if isinstance(outputs, Exception):
+        return _report_exception(evidence, outputs, sizes)
+    expected_outputs = evidence.baseline.output[:, : sum(sizes)].split(list(sizes), dim=1)
+    pairs = zip(outputs, expected_outputs, strict=True)
+    if not any(evidence.differs(ours, theirs).any() for ours, theirs in pairs):
+        return None
+    runs = evidence.subject.run_in_chunks(inputs, sizes)
     slides = SLIDING.search(prose_about(evidence.subject.callee)) is not None
     for run, start in zip(runs, [0, *accumulate(sizes)], strict=False):
         partial = PartialRun(run, evidence.baseline, start)

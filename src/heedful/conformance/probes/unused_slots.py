@@ -39,12 +39,16 @@ def unused_slots(evidence: Evidence) -> Iterator[Finding | Fact]:
     if not use.capacity:
         return
     sizes = chunk_sizes(inputs.sizes[1])[0]
-    runs = [
-        attempt(lambda fill=fill: subject.run_in_chunks(inputs, sizes, unused=fill))
-        for fill in (0.0, LARGE_FILL)
+    fills = (0.0, LARGE_FILL)
+    outputs = [
+        attempt(lambda fill=fill: subject.outputs_in_chunks(inputs, sizes, unused=fill))
+        for fill in fills
     ]
-    if any(isinstance(outcome, Exception) for outcome in runs):
+    if any(isinstance(outcome, Exception) for outcome in outputs):
         return  # the probe "cache" reports it
+    if not any(evidence.differs(*pair).any() for pair in zip(*outputs, strict=True)):
+        return
+    runs = [subject.run_in_chunks(inputs, sizes, unused=fill) for fill in fills]
     for empty, filled, start in zip(*runs, [0, *accumulate(sizes)], strict=False):
         if not evidence.differs(empty.output, filled.output).any():
             continue
