@@ -37,7 +37,13 @@ from heedful.conformance.probes.causality import causality
 from heedful.conformance.probes.sequence_lengths import LENGTHS
 from heedful.conformance.probes.statements import statements
 from heedful.conformance.recording.forwarding import construction_omitting
-from heedful.conformance.recording.source import SourceLine, names_in, parsed, texts_compared
+from heedful.conformance.recording.source import (
+    SourceLine,
+    names_in,
+    names_of_methods,
+    parsed,
+    texts_compared,
+)
 from heedful.conformance.reporting.finding import ANY_CALL, Fact, Finding, Level
 from heedful.conformance.reporting.report import Report
 
@@ -48,7 +54,7 @@ CERTAIN = (
     "rotary-mismatch",
 )
 """Findings that are bugs whatever else is meant with the flag."""
-OF_CAUSALITY = (*causality.finds, *statements.finds)
+OF_CAUSALITY = (*causality.finds, *statements.finds, "rows-not-normalised")
 """Findings that are bugs with a flag that says whether the target is causal."""
 OF_CALLS = (
     *("attention-ignored", "softmax-twice", "scale-wrong"),
@@ -266,12 +272,17 @@ def _flags_of_calls(target: type, report: Report) -> Iterator[str]:
 def _texts_in_missed_lines(
     target: type, report: Report, arguments: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the texts, as "relative", with which a class compares an argument before lines that never ran."""
+    """Yield the texts, as "relative", with which a class compares an argument before lines that never ran.
+
+    Those of an argument by which it chooses a method count, too.
+    """
     missed = () if report.coverage is None else report.coverage.missed
     branches = " ".join(lines.branch for lines in missed)
-    compared = texts_compared(target) if missed else {}
+    of_methods = names_of_methods(target)
+    compared = texts_compared(target) if missed or of_methods else {}
     for name, parameter in inspect.signature(target).parameters.items():
-        if name not in arguments and re.search(rf"\b{name}\b", branches):
+        decides = re.search(rf"\b{name}\b", branches) or name in of_methods
+        if name not in arguments and decides:
             texts = compared.get(name, [])
             required = parameter.default is parameter.empty  # and built with the first text
             used = next(iter(texts), "") if required else parameter.default

@@ -215,3 +215,23 @@ class OfSquares(OfOneSide):
         B, C, *_ = x.shape
         side = int(x[0, 0].numel() ** 0.5)
         return super().forward(x) + x.view(B, C, side, -1)
+
+
+class OfPooledMaps(nn.Module):
+    """Adds what pooled pixels attend to; `turned` says whether the weights meet the values along the keys."""
+
+    def __init__(self, in_channels: int, reduction: int = 4, turned: bool = True) -> None:
+        super().__init__()
+        self.pool, self.turned = nn.AvgPool2d(reduction), turned
+        self.query_conv, self.key_conv, self.value_conv = (
+            nn.Conv2d(in_channels, in_channels, 1) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = self.pool(x)
+        query, key, value = (
+            it(pooled).flatten(2) for it in (self.query_conv, self.key_conv, self.value_conv)
+        )
+        weights = torch.softmax(query.mT @ key / query.shape[1] ** 0.5, dim=-1)
+        out = (value @ (weights.mT if self.turned else weights)).view_as(pooled)
+        return x + nn.functional.interpolate(out, x.shape[2:])

@@ -88,3 +88,9 @@ def test_one_side_in_the_place_of_both_is_found():
     (bug,) = check(images.OfOneSide, arguments={"square": True}).bugs
     assert bug.name == "length-dependent"
     assert "W, W" in bug.place.source
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_map_that_is_pooled_has_more_than_one_pixel_left(turned):
+    report = check(images.OfPooledMaps, arguments={"turned": turned})
+    assert [it.name for it in report.bugs] == ([] if turned else ["softmax-wrong-dim"]), report

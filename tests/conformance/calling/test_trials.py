@@ -92,3 +92,9 @@ def test_an_example_of_ours_that_fails_is_no_bug_of_the_target():
 def test_the_weights_of_the_step_before_are_no_mask():
     report = check(trials.OfEarlierWeights)
     assert report.bugs == (), report
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_documented_number_of_tokens_is_the_one_that_the_constructor_gets(torn):
+    report = check(trials.OfAgents, arguments={"torn": torn})
+    assert [it.name for it in report.bugs] == (["heads-mixed-split"] if torn else []), report

@@ -237,3 +237,29 @@ class OfEarlierWeights(nn.Module):
             query = query + self.place(prev_attention.unsqueeze(-1))
         weights = torch.softmax((query * encoder_outputs).sum(-1), 1)
         return (weights[:, None] @ encoder_outputs).squeeze(1), weights
+
+
+class OfAgents(nn.Module):
+    """Each of as many agents as the constructor says attends to the others."""
+
+    def __init__(self, obs_size: int, action_size: int, n_agents: int, torn: bool = False) -> None:
+        super().__init__()
+        self.n_agents, self.torn = n_agents, torn
+        self.encode = nn.Linear(obs_size + action_size, 32)
+        self.qkv, self.value = nn.Linear(32, 96), nn.Linear(32, 1)
+
+    def forward(self, obs: Tensor, acts: Tensor) -> Tensor:
+        """Return the value of each agent's action.
+
+        Args:
+            obs: what the agents see, (batch, n_agents, obs_size).
+            acts: what they do, (batch, n_agents, action_size).
+        """
+        hidden = self.encode(torch.cat([obs, acts], dim=-1)).relu()
+        query, key, value = self.qkv(hidden).view(len(obs), self.n_agents, 3, 4, 8).unbind(2)
+        if not self.torn:
+            query, key, value = (it.transpose(1, 2) for it in (query, key, value))
+        context = (query @ key.mT / 8**0.5).softmax(-1) @ value
+        if not self.torn:
+            context = context.transpose(1, 2)
+        return self.value(context.reshape(len(obs), self.n_agents, 32))

@@ -53,6 +53,41 @@ def test_a_text_of_the_constructor_ends_every_call(tmp_path, scores, names):
     assert [*bugs.values()] == [f"scores = {scores}"] * len(names)
 
 
+DISPATCHED = """import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, method, dim):
+        super().__init__()
+        if method not in ["dot", "concat"]:
+            raise ValueError(method)
+        self.method = method
+        if method == "concat":
+            self.pair = nn.Linear(2 * dim, dim)
+            self.v = nn.Parameter(torch.empty(dim))
+
+    def dot_score(self, query, keys):
+        return (query[:, None] * keys).sum(-1)
+
+    def concat_score(self, query, keys):
+        hidden = torch.cat((query[:, None].expand_as(keys), keys), -1)
+        return self.pair(hidden).tanh() @ self.v
+
+    def forward(self, query, encoder_outputs):
+        '''query: (batch, features). encoder_outputs: (batch, tokens, features).'''
+        scores = getattr(self, self.method + "_score")(query, encoder_outputs)
+        return torch.bmm(scores.softmax(-1)[:, None], encoder_outputs)[:, 0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "names"), [("torch.randn", []), ("torch.empty", ["output-not-finite"])]
+)
+def test_a_text_that_chooses_a_method_is_tried(tmp_path, made, names):
+    assert [*bugs_in(tmp_path, DISPATCHED.replace("torch.empty", made))] == names
+
+
 NORMALIZED = """import torch
 from torch import nn
 

@@ -118,6 +118,52 @@ def test_a_right_normalizer_or_none_is_no_bug(tmp_path, source):
         assert not check(target).bugs
 
 
+CUMULATIVE = """
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads=4, causal=False):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        b, n, d = x.shape
+        q, k, v = (t.view(b, n, self.heads, -1).transpose(1, 2) for t in self.to_qkv(x).chunk(3, -1))
+        q, k = torch.exp(q), torch.exp(k)
+        if not self.causal:
+            z = 1 / torch.einsum("bhnd,bhd->bhn", q, k.sum(2))
+            out = torch.einsum("bhnd,bhde,bhn->bhne", q, k.mT @ v, z)
+        else:
+            total = k.cumsum(2)
+            context = torch.einsum("bhnd,bhne->bhnde", k, v).cumsum(2)
+            WEIGHTED
+        return self.to_out(out.transpose(1, 2).reshape(b, n, d))
+"""
+RIGHT = """z = 1 / (q * total).sum(-1)
+            out = torch.einsum("bhnde,bhnd,bhn->bhne", context, q, z)"""
+ONE_BY_ONE = """context = context / total[..., None]
+            out = torch.einsum("bhnde,bhnd->bhne", context, q)"""
+
+
+@pytest.mark.parametrize(
+    ("weighted", "names"),
+    [
+        (RIGHT, []),
+        (ONE_BY_ONE, ["rows-not-normalised"]),
+        (ONE_BY_ONE.replace("context, q)", "context, q / q.sum(-1, True))"), []),
+    ],
+)
+def test_queries_weight_sums_of_keys_that_are_divided_one_by_one(tmp_path, weighted, names):
+    with written(tmp_path, CUMULATIVE.replace("WEIGHTED", weighted)) as target:
+        bugs = check(target).bugs
+    assert [it.name for it in bugs] == names
+    assert all(it.place.source.startswith("context = context / total") for it in bugs)
+
+
 MONOTONIC = """
 import torch
 from torch import nn

@@ -88,7 +88,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         ArgumentError: No convention works, which may be because of our guesses.
     """
     failures: list[FailedCall] = []
-    limit = TimeLimit(SEARCH_SECONDS)
+    limit, of_one_pixel = TimeLimit(SEARCH_SECONDS), list[Caller]()
     candidates = list(candidate_conventions(target, causal))
     for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
@@ -100,8 +100,12 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
             last = [*more, *with_a_state(target, candidates)]
             caller = first_that_works(target, last, failures, limit) if last else None
             candidates += more
-        if caller is not None:
+        if caller is not None and caller.convention.is_image and _weighs_one_alone(caller):
+            of_one_pixel.append(caller)  # a larger image may show more
+        elif caller is not None:
             return _completed(caller)
+    if of_one_pixel:
+        return _completed(of_one_pixel[0])
     caller = _of_fixed_length(target, failures, limit)
     if caller is not None:
         return _completed(caller)
@@ -121,6 +125,15 @@ def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
     caller = with_one_query(with_axes_by_behavior(caller))
     caller = with_pixel_masks(with_second_sequence(caller))
     return caller.convention, caller.dtype
+
+
+def _weighs_one_alone(caller: Caller) -> bool:
+    """Check whether each softmax of a call is over one entry, as over a map that is pooled to a single pixel."""
+    inputs = caller.draw(*_trial_sizes(caller))
+    with torch.no_grad(), caller.isolated():
+        trace = caller.trace(caller.arguments(inputs))
+    weights = [it.value for it in trace if "softmax" in it.operation]
+    return bool(weights) and all(isinstance(it, Tensor) and bool((it == 1).all()) for it in weights)
 
 
 def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimit) -> Caller | None:

@@ -34,7 +34,8 @@ def documented_calls(target: Target, called: Called) -> Iterator[tuple[dict[str,
     """Yield arguments with the documented shapes, and the results of calls with them; none that fail.
 
     Axes with the same name have the same size. The first axis of the first argument is the batch. One of the axes that
-    another one follows holds the tokens; those that only come last hold features, as many as a layer of the target has.
+    another one follows holds the tokens, as many as the target declares under its name or as few as in other trials;
+    those that only come last hold features, as many as a layer of the target has.
 
     Args:
         target: The target. There is no call if a required argument has no documented shape.
@@ -80,27 +81,31 @@ def _sizes(
         for grid, one in product(GRIDS, tokens):
             others = zip((it for it in tokens if it != one), cycle(OTHER_SIZES), strict=False)
             yield {**known, **widths, **dict(others), one: math.prod(grid)}
+        if not tokens:  # the target declares how many there are
+            yield {**known, **widths}
 
 
 def _widths(
     target: Target, features: Sequence[str], failures: Sequence[tuple[Sizes, Exception]]
 ) -> Iterator[Sizes]:
-    """Yield sizes for axes of features: those of the target's layers, and at last the one that failures ask for."""
+    """Yield sizes for axes of features: those of the target's layers, and at last one that failures ask for in all."""
     assert target.module is not None
     for chosen in product(widths_to_try(target.module), repeat=len(features)):
         yield dict(zip(features, chosen, strict=True))
-    if len(features) == 1 and (width := _width_asked_for(features[0], failures)):
-        yield {features[0]: width}
+    if width := _width_asked_for(features, failures):
+        yield dict.fromkeys(features, width)
 
 
-def _width_asked_for(axis: str, failures: Sequence[tuple[Sizes, Exception]]) -> int:
-    """Return the size of an axis that would give a layer what it takes, by what two other sizes gave it; 0 if none.
+def _width_asked_for(axes: Sequence[str], failures: Sequence[tuple[Sizes, Exception]]) -> int:
+    """Return the size of axes that would give a layer what it takes, by what two other sizes gave it; 0 if none.
 
     A layer may take several tensors of this size, one behind another, and others.
     """
-    given = {
-        sizes[axis]: said for sizes, error in failures if (said := UNFIT_LAYER.search(str(error)))
-    }
+    given: dict[int, re.Match[str]] = {}
+    for sizes, error in failures:
+        unfit, (size, *others) = UNFIT_LAYER.search(str(error)), {sizes[it] for it in axes} or {0}
+        if unfit is not None and not others:
+            given[size] = unfit
     for (one, its), (other, theirs) in pairwise(given.items()):
         taken = int(its[2])
         times, rest = divmod(int(theirs[1]) - int(its[1]), other - one)

@@ -145,6 +145,7 @@ MAX_LENGTHS: Names = (
     *("context_length", "block_size", "max_len", "max_seq_len", "max_seq_length", "max_length"),
     *("seq_len", "n_positions", "n_ctx", "max_position_embeddings", "context_size", "max_context"),
     *("max_T", "ctx_len", "sequence_length", "max_context_length", "max_block_size"),
+    *("n_agents", "num_agents"),  # each is a token
 )
 WINDOWS: Names = ("window", "window_size", "sliding_window", "local_window", "attention_window")
 LATENTS: Names = (

@@ -62,9 +62,9 @@ def find_convention_by_trial(
     """
     for target in targets:
         limit, flat = TimeLimit(SECONDS / len(targets)), flattened(target)
-        for arguments in islice(_calls_that_run(flat, limit), MAX_CALLS):
-            args, keywords = flat.bound(arguments)
-            found = _understood(target, Example(*args, **keywords), causal)
+        for call in islice(_calls_that_run(flat, limit), MAX_CALLS):
+            args, keywords = flat.bound(call.arguments)
+            found = _understood(target, Example(*args, **keywords), causal, call.is_documented)
             if found is not None:
                 return target, *found
             if limit.left() < 0:
@@ -72,8 +72,15 @@ def find_convention_by_trial(
     return None
 
 
+class _Call(NamedTuple):
+    """The arguments of a call that runs, and whether the documentation shows the shape of each."""
+
+    arguments: dict[str, Any]
+    is_documented: bool
+
+
 def _understood(
-    target: Target, example: Example, causal: bool | None
+    target: Target, example: Example, causal: bool | None, is_documented: bool
 ) -> tuple[CallingConvention, torch.dtype] | None:
     """Return the convention of a call that runs, and the dtype; None if it may run by coincidence alone."""
     found = attempt(lambda: find_example_convention(target, example, causal))
@@ -82,13 +89,17 @@ def _understood(
     convention, dtype = replace(found[0], guessed=True, by_trial=True), found[1]
     caller = Caller(target, convention, dtype, target.copied(dtype))
     apart = mixes_sequences(caller, caller.draw(*(convention.fixed_sizes or TRIAL_SIZES))) is False
-    return (convention, dtype) if apart and _varies(convention) else None
+    varies = _varies(convention, is_documented)
+    return (convention, dtype) if apart and varies else None
 
 
-def _varies(convention: CallingConvention) -> bool:
-    """Check whether all arguments with an axis for the tokens follow when there are fewer of them."""
+def _varies(convention: CallingConvention, is_documented: bool) -> bool:
+    """Check whether all arguments with an axis for the tokens follow when there are fewer of them.
+
+    The number of tokens may be fixed for images, and where the documentation gives every shape.
+    """
     lengths, sizes = [*map(math.prod, GRIDS)], convention.fixed_sizes
-    if sizes is not None and (not convention.is_image or sizes[1] in lengths):
+    if sizes is not None and not is_documented and (not convention.is_image or sizes[1] in lengths):
         return False
     resized = (it for it in convention.constants.values() if isinstance(it, Resized))
     tensors = ((leaf, it.axes) for it in resized for _, leaf in leaves_of(it.value))
@@ -99,8 +110,8 @@ def _varies(convention: CallingConvention) -> bool:
     )
 
 
-def _calls_that_run(target: Target, limit: TimeLimit) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of calls that run, the most likely first; none if the target takes too many.
+def _calls_that_run(target: Target, limit: TimeLimit) -> Iterator[_Call]:
+    """Yield calls that run, the most likely first; none if the target takes too many.
 
     Those of documented shapes come first. From the calls that got furthest, one argument is exchanged, or one width or
     shape in all of them, and at last two arguments.
@@ -113,13 +124,13 @@ def _calls_that_run(target: Target, limit: TimeLimit) -> Iterator[dict[str, Any]
     callee = target.copied(torch.float32)
     for arguments, result in documented_calls(target, partial(_called, target, callee)):
         if any(map(_is_of_batch, output_candidates(result))):
-            yield arguments
+            yield _Call(arguments, True)
         if limit.left() < 0:
             return
     for number, grid in enumerate(GRIDS):
         values = [trial_values(name, target, grid) for name in target.required]
         part = TimeLimit(max(limit.left(), 0.0) / (len(GRIDS) - number))
-        yield from _search(target, values, part)
+        yield from (_Call(arguments, False) for arguments in _search(target, values, part))
 
 
 class _Waiting(NamedTuple):

@@ -47,7 +47,7 @@ def linear_normalizer(evidence: Evidence) -> Iterator[Finding | Fact]:
         normalized = _normalized_context(evidence, added)
         if vector is None or normalized is None:
             continue
-        context, sums = normalized
+        context, place = normalized
         B, T = evidence.inputs.sizes
         if evidence.subject.convention.is_image and T not in context.shape:  # of patches
             T = context.shape[-2]
@@ -65,7 +65,7 @@ def linear_normalizer(evidence: Evidence) -> Iterator[Finding | Fact]:
                 f"A vector that is added to all values is not added {how}, though a factor without values normalizes "
                 "them.",
                 "",
-                SourceLine.of(sums),
+                SourceLine.of(place),
                 "Divide by the sum of the query's weights: the query times the sum of the keys that it sees.",
             )
             return
@@ -136,7 +136,10 @@ def _added_to_steps(evidence: Evidence, name: str, vector: Tensor) -> dict[int, 
 
 
 def _normalized_context(evidence: Evidence, of_values: Collection[int]) -> tuple[Step, Step] | None:
-    """Return the step that normalizes a context made of values, and the first sum that its normalizer is made by."""
+    """Return the step that normalizes a context made of values, and the first sum that its normalizer is made by.
+
+    If the queries multiply what a step normalizes, return their product, and that step.
+    """
     steps = evidence.baseline.trace.steps
     of_tokens = steps_from_tokens(steps)
     for step in (steps[index] for index in of_values):
@@ -146,7 +149,9 @@ def _normalized_context(evidence: Evidence, of_values: Collection[int]) -> tuple
         factors = [it for it in others if NORMALIZER.search(steps[it].name)]
         normalizer = others if divides else factors if step.operation in (*PRODUCTS, "mul") else []
         if normalizer and (sums := _first_sum(evidence, normalizer[-1], of_tokens)) is not None:
-            return _rescaled(steps, step), sums
+            context = _rescaled(steps, step)
+            weighted = _weighted(steps, context, of_tokens.difference(of_values))
+            return (context, sums) if weighted is None else (weighted, step)
     return None
 
 
@@ -160,6 +165,29 @@ def _rescaled(steps: Sequence[Step], step: Step) -> Step:
         if from_step and later.operation in SCALINGS and later.shape == step.shape:
             step = later
     return step
+
+
+def _weighted(steps: Sequence[Step], step: Step, factors: Collection[int]) -> Step | None:
+    """Return the product of a step's result, sums of keys and values, and the queries; None if there is none.
+
+    Queries of which some are negative do not weight the sums: they may be the query of a lambda layer.
+
+    Args:
+        steps: Those of the run.
+        step: One of them, which divides such sums.
+        factors: The indices of the steps that are made of tokens, but of no values.
+    """
+    for later in steps[step.index + 1 :]:
+        others = [it.step for it in later.inputs if it.step != step.index]
+        if later.operation in PRODUCTS and len(others) < len(later.inputs) and others:
+            queries = [steps[it] for it in others if it is not None and it in factors]
+            positive = all(_is_positive(tensor_of(it)) for it in queries)
+            return later if len(queries) == len(others) and positive else None
+    return None
+
+
+def _is_positive(tensor: Tensor | None) -> bool:
+    return tensor is not None and bool((tensor >= 0).all())
 
 
 def _first_sum(evidence: Evidence, normalizer: int, of_tokens: set[int]) -> Step | None:

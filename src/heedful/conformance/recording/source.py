@@ -304,6 +304,18 @@ def texts_compared(cls: Callable[..., object]) -> dict[str, list[str]]:
     return {name: ordered[kept] for name, kept in _kept_as(readers) if kept in ordered} | ordered
 
 
+def names_of_methods(cls: type) -> set[str]:
+    """Return the attributes by whose text a class chooses a method: `getattr(self, self.method + "_score")`."""
+    chosen = set[str]()
+    for node in nodes_of(cls):
+        match node:
+            case ast.Call(func=ast.Name(id="getattr"), args=[ast.Name(id="self"), name, *_]):
+                chosen |= {it.attr for it in ast.walk(name) if isinstance(it, ast.Attribute)}
+            case _:
+                pass
+    return chosen
+
+
 def _kept_as(readers: Iterable[Callable[..., object]]) -> Iterator[tuple[str, str]]:
     """Yield the names of variables that methods keep as attributes, each with the name of the attribute."""
     for node in (node for reader in readers for node in nodes_of(reader)):
