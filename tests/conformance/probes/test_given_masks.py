@@ -309,3 +309,34 @@ class AllVisible(Replaced):
 @pytest.mark.parametrize(("target", "names"), [(Replaced, []), (AllVisible, ["mask-inverted"])])
 def test_a_mask_means_what_the_own_one_means_in_whose_place_it_is(target, names):
     assert [it.name for it in check(target).bugs] == names
+
+
+class Flows(nn.Module):
+    """Lets words and questions attend to each other; each has a mask, of padding by its use alone."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.w_c, self.w_q = nn.Linear(dim, 1), nn.Linear(dim, 1)
+
+    def forward(self, C, Q, c_mask, q_mask):
+        scores = self.w_c(C) + self.w_q(Q).mT + C @ Q.mT / C.shape[-1] ** 0.5
+        scores = self.hide(scores, q_mask)
+        context = scores.softmax(-1) @ Q
+        best = scores.amax(-1)[:, None].masked_fill(c_mask, float("-inf"))
+        return torch.cat([C, context, (best.softmax(-1) @ C).expand_as(C)], dim=-1)
+
+    def hide(self, scores, mask):
+        return scores.masked_fill(mask, float("-inf"))
+
+
+class UnhiddenFlows(Flows):
+    """Hides no question."""
+
+    def hide(self, scores, mask):
+        scores.masked_fill(mask, float("-inf"))
+        return scores
+
+
+@pytest.mark.parametrize(("target", "names"), [(Flows, []), (UnhiddenFlows, ["mask-unused"])])
+def test_masks_of_two_sequences_hide_nothing_of_the_other_one(target, names):
+    assert [it.name for it in check(target).bugs] == names

@@ -19,7 +19,7 @@ from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORM
 from heedful.conformance.calling.options import example_with, option
 from heedful.conformance.calling.roles import (
     TOKENS,
-    all_visible,
+    AllVisible,
     coordinates,
     is_called,
     likely_values,
@@ -129,7 +129,7 @@ def _with_masks(target: Target, constants: Constants) -> Iterator[Constants]:
         for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
             for keeps in (True, False) if open_polarity and dtype == torch.bool else (True,):
                 shown = {
-                    name: all_visible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, keeps))
+                    name: AllVisible(form, dtype, true_keeps=names.TRUE_KEEPS.get(name, keeps))
                     for name in masks
                 }
                 yield {**constants, **shown}

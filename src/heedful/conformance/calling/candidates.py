@@ -40,8 +40,8 @@ from heedful.conformance.calling.layouts import (
 from heedful.conformance.calling.roles import (
     FEATURE_MAP,
     ONE_ROW,
+    AllVisible,
     OfMemory,
-    all_visible,
     feature_map,
     few_rows,
     ids_of_memory,
@@ -112,7 +112,7 @@ def _behind_pairs(target: Target, layouts: Layouts) -> Iterator[CallingConventio
         return
     for base in _by_sizes(target.module, (tokens,), layouts, MAX_GUESSED_WIDTHS):
         for form in PAIRS:
-            links = all_visible(form, torch.float64, true_keeps=True)
+            links = AllVisible(form, torch.float64, true_keeps=True)
             yield replace(base, constants={pairs: links}, guessed=True)
 
 

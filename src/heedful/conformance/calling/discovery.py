@@ -46,6 +46,7 @@ from heedful.conformance.calling.omitted_arguments import omitted_argument, unbo
 from heedful.conformance.calling.one_query import with_one_query
 from heedful.conformance.calling.other_axes import with_axes_by_behavior
 from heedful.conformance.calling.pixel_masks import with_pixel_masks
+from heedful.conformance.calling.second_masks import with_second_masks
 from heedful.conformance.calling.second_sequence import with_second_sequence
 from heedful.conformance.calling.target import Target, TargetError, tables
 from heedful.conformance.calling.time_limit import TimeLimit
@@ -122,7 +123,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
 
 def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
     """Return the convention of a caller that works, with what its calls show about axes and masks, and its dtype."""
-    caller = with_one_query(with_axes_by_behavior(caller))
+    caller = with_second_masks(with_one_query(with_axes_by_behavior(caller)))
     caller = with_pixel_masks(with_second_sequence(caller))
     return caller.convention, caller.dtype
 

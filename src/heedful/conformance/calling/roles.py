@@ -277,13 +277,13 @@ def _values_in(
             for dtype in (torch.bool, torch.int64, torch.float64):
                 for form in dict.fromkeys((*PADDING_FORMS, *ATTENTION_FORMS)):
                     for keeps in (True,) if dtype.is_floating_point else polarities:
-                        yield all_visible(form, dtype, true_keeps=keeps), form.count(",") + 1
+                        yield AllVisible(form, dtype, true_keeps=keeps), form.count(",") + 1
         case "biases":
             for form in ("(T, T)", "(1, 1, T, T)", "(B, T, T)", "(B, 1, T, T)"):
                 yield no_bias(form), form.count(",") + 1
         case "squares":
             for form in ("(B, T, T)", "(T, T)"):
-                yield all_visible(form, torch.float64, true_keeps=True), form.count(",") + 1
+                yield AllVisible(form, torch.float64, true_keeps=True), form.count(",") + 1
         case "alignments":  # the weights of the step before, and the sums of all before it
             for form in ((), (2,), (1,)):
                 yield _even_weights(form), len(form) + 2
@@ -329,16 +329,24 @@ def _values_in(
                 yield number, None
 
 
-def all_visible(form: str, mask_dtype: torch.dtype, *, true_keeps: bool) -> Callable[..., Tensor]:
-    """Return a function of (B, T, dtype) that makes a mask of a form, in which every token sees every other one."""
+@dataclass(frozen=True)
+class AllVisible:
+    """A function of (B, T, dtype) that makes a mask of a form, in which every token sees every other one.
 
-    def constant(B: int, T: int, dtype: torch.dtype) -> Tensor:
-        visible = in_form(form, torch.ones(1, T, T, dtype=torch.bool), B)
-        return (visible if true_keeps else ~visible).to(
-            dtype if mask_dtype.is_floating_point else mask_dtype
-        )
+    Attributes:
+        form: The shape of the mask, as "(B, 1, 1, T)".
+        dtype: Its dtype; if it is a floating one, the mask has that of the tokens.
+        true_keeps: Whether True, or 1, shows a token.
+    """
 
-    return constant
+    form: str
+    dtype: torch.dtype
+    true_keeps: bool
+
+    def __call__(self, B: int, T: int, dtype: torch.dtype) -> Tensor:
+        visible = in_form(self.form, torch.ones(1, T, T, dtype=torch.bool), B)
+        mask = visible if self.true_keeps else ~visible
+        return mask.to(dtype if self.dtype.is_floating_point else self.dtype)
 
 
 def no_bias(form: str) -> Callable[..., Tensor]:

@@ -17,7 +17,7 @@ from heedful.conformance.calling.mask_forms import (
     MaskArgument,
 )
 from heedful.conformance.calling.masks import masks_by_name
-from heedful.conformance.calling.roles import all_visible
+from heedful.conformance.calling.roles import AllVisible
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
@@ -82,7 +82,7 @@ def mask_against_heads(evidence: Evidence) -> Iterator[Finding | Fact]:
 def _mixes(evidence: Evidence, name: str, form: str, B: int) -> bool:
     """Check whether the mask of the first of B sequences changes the outputs of the others."""
     subject, inputs = evidence.subject, evidence.subject.draw(B, evidence.inputs.sizes[1])
-    mask = all_visible(form, torch.bool, true_keeps=True)(*inputs.sizes, subject.dtype).clone()
+    mask = AllVisible(form, torch.bool, true_keeps=True)(*inputs.sizes, subject.dtype).clone()
     given = subject.arguments(inputs)
     before = attempt(lambda: subject.call({**given, name: mask.clone()}, inputs))
     mask[0, 1:] = False
@@ -99,7 +99,7 @@ def _name_of(argument: MaskArgument | None) -> str | None:
 def _error(evidence: Evidence, name: str, form: str, dtype: torch.dtype) -> Exception | None:
     """Return what a call with a mask in a form raises; None if it works."""
     subject, inputs = evidence.subject, evidence.inputs
-    shown = all_visible(form, dtype, true_keeps=True)(*inputs.sizes, subject.dtype)
+    shown = AllVisible(form, dtype, true_keeps=True)(*inputs.sizes, subject.dtype)
     given = {**subject.arguments(inputs), name: shown}
     error = attempt(lambda: subject.call(given, inputs))
     return error if isinstance(error, Exception) else None

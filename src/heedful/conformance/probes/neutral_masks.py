@@ -15,7 +15,7 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import ATTENTION_FORMS, PADDING_FORMS
 from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.calling.polarity import documented_polarity
-from heedful.conformance.calling.roles import all_visible
+from heedful.conformance.calling.roles import AllVisible
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.differences import differing_entries
@@ -65,7 +65,7 @@ def _calls_with(evidence: Evidence, name: str, *, ones: bool) -> Iterator[dict[s
     """Yield the arguments of calls with a mask of ones, or of zeros, in each form and as numbers or Booleans."""
     subject, (B, T) = evidence.subject, evidence.inputs.sizes
     for form, dtype in product(FORMS, (torch.float32, torch.bool)):
-        mask = all_visible(form, dtype, true_keeps=ones)(B, T, subject.dtype)
+        mask = AllVisible(form, dtype, true_keeps=ones)(B, T, subject.dtype)
         yield {**subject.arguments(evidence.inputs), name: mask}
 
 

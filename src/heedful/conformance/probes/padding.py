@@ -210,13 +210,18 @@ def _leaks(evidence: Evidence, subject: Subject) -> Iterator[Finding]:
 def _masked_arguments(subject: Subject, padded: Observation) -> list[str] | None:
     """Return the arguments after which a mask is named, as context_mask; None if it may be of all tokens.
 
-    Those of queries, keys and values hold the same tokens. Elsewhere, a mask that meets no scores, but the rows of the
-    output, is one of the queries.
+    Those of queries, keys and values hold the same tokens, unless there is a mask of each. Elsewhere, a mask that meets
+    no scores, but the rows of the output, is one of the queries.
     """
     of_tokens, mask = subject.convention.names, subject.padding
-    known = (*names.QUERIES, *names.KEYS, *names.VALUES)
-    own = [it for it in of_tokens if mask is not None and mask.name.startswith(f"{it}_")]
-    if not own and mask is not None and len(of_tokens) > 1 and _acts_behind(padded, mask):
+    if mask is None:
+        return None
+    masks = [it.lower() for it in subject.target.parameters if "mask" in it.lower()]
+    with_own = [it for it in of_tokens if any(name.startswith(f"{it.lower()}_") for name in masks)]
+    one_for_each = len(with_own) == len(of_tokens)
+    known = () if one_for_each else (*names.QUERIES, *names.KEYS, *names.VALUES)
+    own = [it for it in with_own if mask.name.lower().startswith(f"{it.lower()}_")]
+    if not own and len(of_tokens) > 1 and _acts_behind(padded, mask):
         own = [*of_tokens[:1]]
     return own if 0 < len(own) < len(of_tokens) and not {*own} & {*known} else None
 

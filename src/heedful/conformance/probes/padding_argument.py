@@ -14,7 +14,7 @@ from heedful.conformance.calling.documentation import is_unused_on_purpose
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import LENGTHS, PADDING_FORMS, MaskArgument
 from heedful.conformance.calling.masks import masks_by_name
-from heedful.conformance.calling.roles import all_visible
+from heedful.conformance.calling.roles import AllVisible
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention_search import find_attentions
 from heedful.conformance.evidence.evidence import Evidence
@@ -146,7 +146,7 @@ def _partner(evidence: Evidence, subject: Subject, argument: MaskArgument) -> st
     all_real = torch.ones(inputs.sizes, dtype=torch.bool)
     for name in (it for it in masks_by_name(subject) if it != argument.name):
         for form in PADDING_FORMS:
-            shown = all_visible(form, argument.dtype, true_keeps=argument.true_keeps)
+            shown = AllVisible(form, argument.dtype, true_keeps=argument.true_keeps)
             other = {name: shown(*inputs.sizes, subject.dtype)}
             outputs = [
                 attempt(
