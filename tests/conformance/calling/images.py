@@ -235,3 +235,17 @@ class OfPooledMaps(nn.Module):
         weights = torch.softmax(query.mT @ key / query.shape[1] ** 0.5, dim=-1)
         out = (value @ (weights.mT if self.turned else weights)).view_as(pooled)
         return x + nn.functional.interpolate(out, x.shape[2:])
+
+
+class OfAlignedRows(nn.Module):
+    """Columns attend to each other by the sums of their rows; the axis of the batch is the third."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(embed_dim, embed_dim) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, _columns, _batch, width = x.size()
+        query = self.q_proj(x) / (rows * width) ** 0.5
+        weights = torch.einsum("rinc,rjnc->nij", query, self.k_proj(x)).softmax(-1)
+        return torch.einsum("nij,rjnc->rinc", weights, self.v_proj(x))

@@ -94,3 +94,7 @@ def test_one_side_in_the_place_of_both_is_found():
 def test_a_map_that_is_pooled_has_more_than_one_pixel_left(turned):
     report = check(images.OfPooledMaps, arguments={"turned": turned})
     assert [it.name for it in report.bugs] == ([] if turned else ["softmax-wrong-dim"]), report
+
+
+def test_a_batch_on_the_third_axis_is_not_mixed():
+    assert not check(images.OfAlignedRows).bugs

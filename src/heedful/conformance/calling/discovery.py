@@ -104,7 +104,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         if caller is not None and caller.convention.is_image and _weighs_one_alone(caller):
             of_one_pixel.append(caller)  # a larger image may show more
         elif caller is not None:
-            return _completed(caller)
+            return _completed(of_one_pixel[0] if of_one_pixel and _mixes(caller) else caller)
     if of_one_pixel:
         return _completed(of_one_pixel[0])
     caller = _of_fixed_length(target, failures, limit)
@@ -126,6 +126,11 @@ def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
     caller = with_second_masks(with_one_query(with_axes_by_behavior(caller)))
     caller = with_pixel_masks(with_second_sequence(caller))
     return caller.convention, caller.dtype
+
+
+def _mixes(caller: Caller) -> bool:
+    """Check whether sequences mix in a call, whose layout is then a wrong guess if it also had an axis of one pixel."""
+    return mixes_sequences(caller, caller.draw(*_trial_sizes(caller))) is True
 
 
 def _weighs_one_alone(caller: Caller) -> bool:
