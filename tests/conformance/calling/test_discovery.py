@@ -233,3 +233,23 @@ def test_a_call_gets_its_own_time_after_slow_ones(monkeypatch):
     subject = find_subject(Hesitant(24))
     assert subject.padding is not None
     assert subject.padding.form == "(B, 1, 1, T)"
+
+
+class OfHeadsAlone(nn.Module):
+    """Attends without a layer, so that nothing but the heads tells the width."""
+
+    def __init__(self, dim, num_heads=8, axis=-1):
+        super().__init__()
+        self.num_heads, self.head_dim, self.axis = num_heads, dim // num_heads, axis
+
+    def forward(self, x):
+        B, T, C = x.shape
+        x = x.reshape(B, T, self.num_heads, self.head_dim).transpose(1, 2)
+        weights = (x @ x.mT * self.head_dim**-0.5).softmax(self.axis)
+        return (weights @ x).transpose(1, 2).reshape(B, T, C)
+
+
+@pytest.mark.parametrize(("axis", "names"), [(-1, []), (-2, ["softmax-wrong-dim"])])
+def test_heads_and_their_size_tell_the_width(axis, names):
+    report = check(OfHeadsAlone, arguments={"axis": axis})
+    assert [it.name for it in report.bugs] == names

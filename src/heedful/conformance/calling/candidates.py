@@ -30,7 +30,7 @@ from heedful.conformance.calling.convention import (
     Constants,
 )
 from heedful.conformance.calling.conventional import HEAD_SIZE, HEADS, WIDTH
-from heedful.conformance.calling.declared import attribute_of
+from heedful.conformance.calling.declared import attribute_of, declared_number
 from heedful.conformance.calling.layouts import (
     Layouts,
     documented_axes,
@@ -334,7 +334,10 @@ def _begins_with_embedding(module: nn.Module) -> bool:
 
 
 def widths_of(module: nn.Module) -> list[int]:
-    """Return the numbers of features that a token may have, the most likely first."""
+    """Return the numbers of features that a token may have, the most likely first.
+
+    A module without layers may tell its heads and their size alone.
+    """
     defaults = {it.name: it.default for it in inspect.signature(type(module)).parameters.values()}
     widths: list[int] = []
     for part in module.modules():
@@ -346,4 +349,6 @@ def widths_of(module: nn.Module) -> list[int]:
             widths += [size for size in own if type(size) is int]
     for parameter in made_parameters(module):
         widths += list(parameter.shape)
-    return [width for width in dict.fromkeys(widths) if width > 1][:MAX_WIDTHS] or [WIDTH]
+    found = [width for width in dict.fromkeys(widths) if width > 1][:MAX_WIDTHS]
+    heads, size = (declared_number(module, it) for it in (names.HEADS, names.HEAD_SIZES))
+    return found or [heads * size if heads and size else WIDTH]
