@@ -350,5 +350,7 @@ def widths_of(module: nn.Module) -> list[int]:
     for parameter in made_parameters(module):
         widths += list(parameter.shape)
     found = [width for width in dict.fromkeys(widths) if width > 1][:MAX_WIDTHS]
+    if found:
+        return found
     heads, size = (declared_number(module, it) for it in (names.HEADS, names.HEAD_SIZES))
-    return found or [heads * size if heads and size else WIDTH]
+    return [heads * size if heads and size else WIDTH]

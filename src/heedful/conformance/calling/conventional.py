@@ -18,6 +18,7 @@ OTHER_WIDTHS = (32, 64, 96, 128)  # that are tried if a constructor rejects the 
 EPSILON = 1e-6
 PATCH, SHIFT, KERNEL = 2, 2, 3
 IMAGE_SIDE = 2 * WINDOW  # of an image that is cut into windows
+IMAGE_LENGTHS = (16, 64)  # pixels of squares that most strides and windows divide
 SOFT_CAP = 5.0  # small enough that the caps of hidden scores show in the weights
 DROPOUT = 0.25  # large enough that a few hundred weights show how it acts
 GUESSES: tuple[Any, ...] = (

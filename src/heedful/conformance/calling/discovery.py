@@ -15,7 +15,7 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.candidates import as_documented, candidate_conventions
 from heedful.conformance.calling.convention import SIGNAL, CallingConvention, output_candidates
-from heedful.conformance.calling.conventional import WINDOW
+from heedful.conformance.calling.conventional import IMAGE_LENGTHS, WINDOW
 from heedful.conformance.calling.decoder_states import with_a_state
 from heedful.conformance.calling.exceptions import (
     attempt,
@@ -40,6 +40,7 @@ from heedful.conformance.calling.further_axes import with_further_axes
 from heedful.conformance.calling.globals import global_tensor_sizes
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.calling.isolation import within
+from heedful.conformance.calling.larger_maps import with_larger_map
 from heedful.conformance.calling.layouts import likely_layouts
 from heedful.conformance.calling.missing_names import is_missing_name
 from heedful.conformance.calling.omitted_arguments import omitted_argument, unbound_by_default
@@ -56,7 +57,6 @@ from heedful.conformance.recording.inputs import Inputs
 from heedful.observation import Trace
 
 TRIAL_SIZES = (3, 5)  # B and T
-IMAGE_LENGTHS = (16, 64)  # squares that most strides and windows divide
 WINDOWED_LENGTHS = (WINDOW**2, (2 * WINDOW) ** 2)  # squares that the conventional window divides
 POOLED = (
     "(B, T, C)",
@@ -89,7 +89,7 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
         ArgumentError: No convention works, which may be because of our guesses.
     """
     failures: list[FailedCall] = []
-    limit, of_one_pixel = TimeLimit(SEARCH_SECONDS), list[Caller]()
+    limit = TimeLimit(SEARCH_SECONDS)
     candidates = list(candidate_conventions(target, causal))
     for sizes in _sizes(target, failures):
         conventions = [replace(convention, fixed_sizes=sizes) for convention in candidates]
@@ -101,12 +101,8 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
             last = [*more, *with_a_state(target, candidates)]
             caller = first_that_works(target, last, failures, limit) if last else None
             candidates += more
-        if caller is not None and caller.convention.is_image and _weighs_one_alone(caller):
-            of_one_pixel.append(caller)  # a larger image may show more
-        elif caller is not None:
-            return _completed(of_one_pixel[0] if of_one_pixel and _mixes(caller) else caller)
-    if of_one_pixel:
-        return _completed(of_one_pixel[0])
+        if caller is not None:
+            return _completed(caller)
     caller = _of_fixed_length(target, failures, limit)
     if caller is not None:
         return _completed(caller)
@@ -123,23 +119,9 @@ def find_convention(target: Target, causal: bool | None) -> tuple[CallingConvent
 
 def _completed(caller: Caller) -> tuple[CallingConvention, torch.dtype]:
     """Return the convention of a caller that works, with what its calls show about axes and masks, and its dtype."""
-    caller = with_second_masks(with_one_query(with_axes_by_behavior(caller)))
-    caller = with_pixel_masks(with_second_sequence(caller))
+    caller = with_one_query(with_axes_by_behavior(with_larger_map(caller)))
+    caller = with_pixel_masks(with_second_sequence(with_second_masks(caller)))
     return caller.convention, caller.dtype
-
-
-def _mixes(caller: Caller) -> bool:
-    """Check whether sequences mix in a call, whose layout is then a wrong guess if it also had an axis of one pixel."""
-    return mixes_sequences(caller, caller.draw(*_trial_sizes(caller))) is True
-
-
-def _weighs_one_alone(caller: Caller) -> bool:
-    """Check whether each softmax of a call is over one entry, as over a map that is pooled to a single pixel."""
-    inputs = caller.draw(*_trial_sizes(caller))
-    with torch.no_grad(), caller.isolated():
-        trace = caller.trace(caller.arguments(inputs))
-    weights = [it.value for it in trace if "softmax" in it.operation]
-    return bool(weights) and all(isinstance(it, Tensor) and bool((it == 1).all()) for it in weights)
 
 
 def _of_fixed_length(target: Target, failures: list[FailedCall], limit: TimeLimit) -> Caller | None:

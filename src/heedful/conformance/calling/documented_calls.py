@@ -103,9 +103,9 @@ def _width_asked_for(axes: Sequence[str], failures: Sequence[tuple[Sizes, Except
     """
     given: dict[int, re.Match[str]] = {}
     for sizes, error in failures:
-        unfit, (size, *others) = UNFIT_LAYER.search(str(error)), {sizes[it] for it in axes} or {0}
-        if unfit is not None and not others:
-            given[size] = unfit
+        unfit, widths = UNFIT_LAYER.search(str(error)), {sizes[it] for it in axes}
+        if unfit is not None and len(widths) == 1:
+            given[widths.pop()] = unfit
     for (one, its), (other, theirs) in pairwise(given.items()):
         taken = int(its[2])
         times, rest = divmod(int(theirs[1]) - int(its[1]), other - one)

@@ -15,9 +15,10 @@ from heedful.conformance.calling.arguments import token_arguments
 from heedful.conformance.calling.caller import Caller
 from heedful.conformance.calling.causality import causal_flag, mask_by_caller
 from heedful.conformance.calling.convention import CallingConvention, Constants
+from heedful.conformance.calling.conventional import IMAGE_LENGTHS
 from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.decoder_steps import attends_to_keys, full_lengths, readings
-from heedful.conformance.calling.discovery import IMAGE_LENGTHS, LESS_EXACT, TRIAL_SIZES
+from heedful.conformance.calling.discovery import LESS_EXACT, TRIAL_SIZES
 from heedful.conformance.calling.example_tokens import (
     features_of,
     first_tokens,

@@ -14,11 +14,10 @@ from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.polarity import documented_polarity
 from heedful.conformance.calling.roles import AllVisible
-from heedful.conformance.recording.dataflow import arguments_behind
+from heedful.conformance.recording.dataflow import FILLS, arguments_behind
 from heedful.observation import Trace
 
 SIZES = (2, 5)  # B and T of a trial
-FILLS = ("masked_fill", "masked_fill_")
 
 
 def with_second_masks(caller: Caller) -> Caller:

@@ -89,8 +89,7 @@ def _understood(
     convention, dtype = replace(found[0], guessed=True, by_trial=True), found[1]
     caller = Caller(target, convention, dtype, target.copied(dtype))
     apart = mixes_sequences(caller, caller.draw(*(convention.fixed_sizes or TRIAL_SIZES))) is False
-    varies = _varies(convention, is_documented)
-    return (convention, dtype) if apart and varies else None
+    return (convention, dtype) if apart and _varies(convention, is_documented) else None
 
 
 def _varies(convention: CallingConvention, is_documented: bool) -> bool:

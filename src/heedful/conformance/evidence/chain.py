@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from heedful.conformance.recording.dataflow import DIVISIONS, EXPONENTIALS, ancestors, read_by
+from heedful.conformance.recording.dataflow import (
+    DIVISIONS,
+    EXPONENTIALS,
+    SOFTMAXES,
+    ancestors,
+    read_by,
+)
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.observation import Source, Step
 
-SOFTMAXES: tuple[str, ...] = ("softmax", "_safe_softmax", "_softmax", "softmin")
 CAPS: tuple[str, ...] = ("tanh", "tanh_")
 
 

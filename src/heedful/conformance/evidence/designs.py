@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.recording.dataflow import (
     DIFFERENCES,
     EXPONENTIALS,
     PRODUCTS,
+    SOFTMAXES,
     VIEWS,
     ancestors,
     behind_views,

@@ -15,11 +15,11 @@ from heedful.conformance.calling.declared import declared_number
 from heedful.conformance.calling.options import option
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.calling.target import Target, is_from_torch, is_from_transformers
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD, fused_arguments
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.recording.conditions import is_switched_off
 from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
     ancestors,
     steps_from_tokens,
     steps_of_places,

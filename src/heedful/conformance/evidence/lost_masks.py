@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.conformance.calling.subject import Subject
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.masking import APPLYING_OPERATIONS, MaskDefect, building_step
-from heedful.conformance.recording.dataflow import steps_from_tokens
+from heedful.conformance.recording.dataflow import FILLS, steps_from_tokens
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.line_tracer import LineTracer
 from heedful.conformance.recording.observation import Observation, value_of
@@ -45,7 +45,7 @@ def fill_of_nothing(observation: Observation) -> MaskDefect | None:
     """Return the defect of a mask made from positions that is true nowhere, where scores are filled with it."""
     from_tokens = steps_from_tokens(observation.trace.steps)
     for step in observation.trace:
-        for source in step.inputs if step.operation in ("masked_fill", "masked_fill_") else ():
+        for source in step.inputs if step.operation in FILLS else ():
             mask = value_of(observation, source)
             if mask is None or mask.dtype != torch.bool or mask.any() or source.step is None:
                 continue

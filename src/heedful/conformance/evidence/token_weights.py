@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import SOFTMAXES
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    ancestors,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.observation import Step
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 import torch
 
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
-from heedful.conformance.recording.dataflow import VIEWS, ancestors
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    VIEWS,
+    ancestors,
+)
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding

@@ -15,7 +15,6 @@ from heedful.conformance.calling.convention import MEMORY
 from heedful.conformance.calling.documentation import documented_arguments
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.resizing import Resized
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import MULTI_HEAD
 from heedful.conformance.evidence.groups import taken_together
@@ -23,6 +22,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import assignment_before, variables_read
 from heedful.conformance.recording.dataflow import (
     DIVISIONS,
+    SOFTMAXES,
     VIEWS,
     ancestors,
     parameter_names,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.weighting_causes import ADDITIONS
@@ -20,6 +19,7 @@ from heedful.conformance.recording.dataflow import (
     JOINING,
     MULTIPLICATIONS,
     PRODUCTS,
+    SOFTMAXES,
     VIEWS,
     ancestors,
     behind_views,

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, SMALLEST_FILL, RecordedAttention
-from heedful.conformance.evidence.chain import CAPS, SOFTMAXES
+from heedful.conformance.evidence.chain import (
+    CAPS,
+)
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line
 from heedful.conformance.evidence.frames import Order, one_after_another, order_of_tokens
@@ -30,7 +32,10 @@ from heedful.conformance.evidence.masking import (
 from heedful.conformance.evidence.triangular import is_triangular
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import lines_calling
-from heedful.conformance.recording.dataflow import ancestors
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    ancestors,
+)
 from heedful.conformance.recording.definitions import attribute_definition, triangle_if_given
 from heedful.conformance.recording.differences import (
     changed_entries,

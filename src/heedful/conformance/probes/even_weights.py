@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.probes.softmax import softmax_dimension
-from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    ancestors,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.observation import value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding

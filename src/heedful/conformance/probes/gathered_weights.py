@@ -10,7 +10,10 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention_search import products_over_tokens
 from heedful.conformance.evidence.axes import Product
-from heedful.conformance.evidence.chain import DIVISIONS, EXPONENTIALS, SOFTMAXES
+from heedful.conformance.evidence.chain import (
+    DIVISIONS,
+    EXPONENTIALS,
+)
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.call_sites import call_line
@@ -18,6 +21,7 @@ from heedful.conformance.recording.dataflow import (
     MULTIPLICATIONS,
     NORMS,
     PRODUCTS,
+    SOFTMAXES,
     VIEWS,
     ancestors,
 )

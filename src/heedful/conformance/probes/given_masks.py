@@ -17,11 +17,14 @@ from heedful.conformance.calling.masks import MASK_WORDS
 from heedful.conformance.calling.resizing import Resized, is_binary
 from heedful.conformance.calling.target import is_required
 from heedful.conformance.evidence.attention import SMALLEST_FILL
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.padding_argument import unmasked_call
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_argument, unused_steps
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    steps_from_argument,
+    unused_steps,
+)
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import (
     call_forgetting,

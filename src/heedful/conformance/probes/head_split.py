@@ -9,7 +9,6 @@ from torch import Tensor
 
 from heedful.conformance.calling.influence import mixes_sequences
 from heedful.conformance.evidence.attention import RecordedAttention
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import CHANGED, Evidence
 from heedful.conformance.evidence.noise import INDICES
 from heedful.conformance.probes.probe import probe
@@ -17,6 +16,7 @@ from heedful.conformance.probes.token_labels import displacing_view, scattering_
 from heedful.conformance.recording.dataflow import (
     JOINING,
     PRODUCTS,
+    SOFTMAXES,
     VIEWS,
     ancestors,
     is_projection,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import product
 
 from heedful.conformance.evidence.attention import RecordedAttention
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.latents import values_are_keys
 from heedful.conformance.probes.probe import probe
@@ -14,6 +13,7 @@ from heedful.conformance.probes.projection_names import own_name, role_of
 from heedful.conformance.recording.assignments import variables_read
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    SOFTMAXES,
     behind_views,
     is_projection,
     operands_of,

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fills import FILLING_OPERATIONS, fill_line, fill_of
 from heedful.conformance.evidence.masking import masking_step, scores_after
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import ancestors, steps_from_tokens
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    ancestors,
+    steps_from_tokens,
+)
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.observation import Observation, value_of
 from heedful.conformance.recording.source import SourceLine

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     MULTIPLICATIONS,
+    SOFTMAXES,
     VIEWS,
     ancestors,
     behind_views,

@@ -12,9 +12,9 @@ from heedful.conformance.calling import names
 from heedful.conformance.calling.convention import output_candidates
 from heedful.conformance.calling.resizing import Resized, adds_up
 from heedful.conformance.calling.subject import Subject
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
+from heedful.conformance.recording.dataflow import SOFTMAXES
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting
 from heedful.conformance.recording.inputs import Inputs

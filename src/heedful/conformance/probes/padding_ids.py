@@ -13,10 +13,12 @@ from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.masks import masks_by_name
 from heedful.conformance.evidence.attention import FAINT
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import unused_steps
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    unused_steps,
+)
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.forwarding import call_omitting_beside
 from heedful.conformance.recording.inputs import Inputs

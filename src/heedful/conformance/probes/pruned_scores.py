@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import ancestors, behind_views
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    ancestors,
+    behind_views,
+)
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Finding
 

@@ -15,7 +15,10 @@ from torch import Tensor
 
 from heedful.conformance.evidence.attention import FAINT, RecordedAttention
 from heedful.conformance.evidence.attention_search import TRANSPOSING, find_attentions
-from heedful.conformance.evidence.chain import CAPS, DIVISIONS, SOFTMAXES
+from heedful.conformance.evidence.chain import (
+    CAPS,
+    DIVISIONS,
+)
 from heedful.conformance.evidence.designs import (
     describe_weights,
     is_named,
@@ -28,6 +31,7 @@ from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
     SCALINGS,
+    SOFTMAXES,
     ancestors,
     is_projection,
     steps_from_projection,

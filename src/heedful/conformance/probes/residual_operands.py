@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from heedful.conformance.calling import names
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD
 from heedful.conformance.probes.forgotten_siblings import forgotten_siblings
@@ -15,6 +14,7 @@ from heedful.conformance.probes.weighting_causes import ADDITIONS
 from heedful.conformance.recording.dataflow import (
     DIFFERENCES,
     NORMS,
+    SOFTMAXES,
     ancestors,
     arguments_behind,
     behind_views,

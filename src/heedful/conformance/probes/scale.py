@@ -17,7 +17,9 @@ from heedful.conformance.calling.declared import attribute_of
 from heedful.conformance.calling.target import is_from_transformers
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import find_attentions
-from heedful.conformance.evidence.chain import CAPS, SOFTMAXES
+from heedful.conformance.evidence.chain import (
+    CAPS,
+)
 from heedful.conformance.evidence.designs import reads_trained_numbers
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.latents import size_of_comparison
@@ -31,6 +33,7 @@ from heedful.conformance.recording.conditions import unmet_conditions
 from heedful.conformance.recording.dataflow import (
     CONVOLUTIONS,
     SCALINGS,
+    SOFTMAXES,
     behind_views,
     is_projection,
     parameter_names,

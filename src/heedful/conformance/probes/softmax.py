@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from heedful.conformance.evidence.attention import RecordedAttention
 from heedful.conformance.evidence.attention_search import describe_other_designs
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.designs import (
     describe_weights,
     has_late_temperature,
@@ -26,6 +25,7 @@ from heedful.conformance.recording.dataflow import (
     EXPONENTIALS,
     MULTIPLICATIONS,
     PRODUCTS,
+    SOFTMAXES,
     ancestors,
     is_discrete,
     parameter_names,

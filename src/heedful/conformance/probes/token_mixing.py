@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from heedful.conformance.evidence.axes import letters_in
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.assignments import last_return
 from heedful.conformance.recording.call_sites import line_overwriting_result
-from heedful.conformance.recording.dataflow import PRODUCTS, ancestors, is_projection, unused_steps
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    SOFTMAXES,
+    ancestors,
+    has_single_key,
+    is_projection,
+    unused_steps,
+)
 from heedful.conformance.recording.differences import differing_entries
-from heedful.conformance.recording.observation import tensor_of
 from heedful.conformance.recording.skipped_lines import returned_early
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.recording.target_source import own_functions_of
@@ -49,7 +54,7 @@ def token_mixing(evidence: Evidence) -> Iterator[Finding | Fact]:
     ]
     if evidence.attentions and all(it.key.shape[1] == 1 for it in evidence.attentions):
         return  # the weight of a single key is 1, whatever the query is
-    if not influence.any() and _has_single_key(evidence):
+    if not influence.any() and has_single_key(evidence.baseline.trace):
         return
     if not influence.any() and returned_early(steps):
         return  # with so few tokens, or without an argument, nothing is computed
@@ -116,12 +121,6 @@ def _discarded(evidence: Evidence, unused: set[int]) -> Iterator[Finding]:
         )
         place = last_return(evidence.subject.target.forward)
         yield Finding("attention-ignored", "bug", proof, f"T = {evidence.inputs.sizes[1]}", place)
-
-
-def _has_single_key(evidence: Evidence) -> bool:
-    """Check whether every softmax returns weights of 1 alone, as in a call with one key."""
-    softmaxes = [tensor_of(it) for it in evidence.baseline.trace if it.operation in SOFTMAXES]
-    return bool(softmaxes) and all(it is not None and bool((it == 1).all()) for it in softmaxes)
 
 
 def _dropped(evidence: Evidence, unused: set[int]) -> SourceLine | None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import mul
 
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.probe import probe
 from heedful.conformance.recording.dataflow import (
     PRODUCTS,
+    SOFTMAXES,
     SPLITTING,
     VIEWS,
     ancestors,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.evidence.alignment import PartialRun
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED, MULTI_HEAD
 from heedful.conformance.probes.padding_ids import (
@@ -21,7 +20,12 @@ from heedful.conformance.probes.padding_ids import (
     step_telling_padding,
 )
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import LOOKUPS, ancestors, unused_steps
+from heedful.conformance.recording.dataflow import (
+    LOOKUPS,
+    SOFTMAXES,
+    ancestors,
+    unused_steps,
+)
 from heedful.conformance.recording.differences import differing_entries
 from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.conformance.recording.source import SourceLine

@@ -11,10 +11,12 @@ from torch import nn
 
 from heedful.conformance.calling.documentation import is_unused_on_purpose
 from heedful.conformance.calling.target import is_from_torch
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import EXPONENTIALS
+from heedful.conformance.recording.dataflow import (
+    EXPONENTIALS,
+    SOFTMAXES,
+)
 from heedful.conformance.recording.forwarding import parameter_is_read, parts_given
 from heedful.conformance.recording.source import SourceLine, names_in, parsed
 from heedful.conformance.recording.target_source import prose_about

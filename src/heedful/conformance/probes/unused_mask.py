@@ -12,12 +12,15 @@ import torch
 from heedful.conformance.calling.exceptions import attempt
 from heedful.conformance.calling.mask_forms import PADDING_FORMS, MaskArgument, mask_tensor
 from heedful.conformance.calling.masks import said_to_be_masks
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.evidence.fused import FUSED
 from heedful.conformance.probes.padded_batch import padded_run, padded_subject
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import steps_from_tokens, unused_steps
+from heedful.conformance.recording.dataflow import (
+    SOFTMAXES,
+    steps_from_tokens,
+    unused_steps,
+)
 from heedful.conformance.recording.forwarding import functions_given, parameter_is_read
 from heedful.conformance.recording.observation import Observation
 from heedful.conformance.recording.source import SourceLine, parsed

@@ -9,10 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import MULTIPLICATIONS, VIEWS
+from heedful.conformance.recording.dataflow import (
+    MULTIPLICATIONS,
+    SOFTMAXES,
+    VIEWS,
+)
 from heedful.conformance.recording.observation import Observation, tensor_of, value_of
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding

@@ -10,11 +10,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from heedful.conformance.calling.exceptions import attempt
-from heedful.conformance.evidence.chain import SOFTMAXES
 from heedful.conformance.evidence.evidence import Evidence
 from heedful.conformance.probes.differentiation import DifferentiationPoint
 from heedful.conformance.probes.probe import probe
-from heedful.conformance.recording.dataflow import PRODUCTS, VIEWS
+from heedful.conformance.recording.dataflow import (
+    PRODUCTS,
+    SOFTMAXES,
+    VIEWS,
+)
 from heedful.conformance.recording.inputs import Inputs
 from heedful.conformance.recording.source import SourceLine
 from heedful.conformance.reporting.finding import Fact, Finding

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from heedful.conformance.recording.observation import Observation
+from heedful.conformance.recording.observation import Observation, tensor_of
 from heedful.observation import Source, Step
 
 PRODUCTS: tuple[str, ...] = ("matmul", "bmm", "mm", "einsum", "baddbmm", "addbmm")
@@ -37,6 +37,8 @@ DIVISIONS: tuple[str, ...] = ("div", "div_", "truediv", "true_divide", "itruediv
 DIFFERENCES: tuple[str, ...] = ("sub", "rsub", "sub_", "isub")
 SCALINGS: tuple[str, ...] = (*MULTIPLICATIONS, *DIVISIONS)
 EXPONENTIALS: tuple[str, ...] = ("exp", "exp_", "exp2")
+SOFTMAXES: tuple[str, ...] = ("softmax", "_safe_softmax", "_softmax", "softmin")
+FILLS: tuple[str, ...] = ("masked_fill", "masked_fill_")
 
 TEMPLATED: frozenset[str] = frozenset({"view_as", "expand_as", "type_as", "to"})
 """The rearrangements that take only a shape or a dtype from their second operand."""
@@ -167,6 +169,12 @@ def ancestors(steps: Sequence[Step], start: Step) -> set[int]:
             visited.add(index)
             pending += _input_steps(steps[index])
     return visited
+
+
+def has_single_key(steps: Iterable[Step]) -> bool:
+    """Check whether every softmax returns weights of 1 alone, as in a call with one key."""
+    softmaxes = [tensor_of(it) for it in steps if it.operation in SOFTMAXES]
+    return bool(softmaxes) and all(it is not None and bool((it == 1).all()) for it in softmaxes)
 
 
 def steps_behind(steps: Sequence[Step], source: Source) -> set[int]:
