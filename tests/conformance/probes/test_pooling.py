@@ -210,3 +210,9 @@ def test_a_bug_of_a_pooling_is_named_on_its_line(tmp_path, name, source, old, ne
     assert bug.name == name
     assert bug.place is not None
     assert line in bug.place.source
+
+
+def test_the_remedy_names_the_dimension_of_the_tokens(tmp_path):
+    with written(tmp_path, SUMMARY.replace("dim=1", "dim=-1")) as target:
+        (bug,) = check(target).bugs
+    assert bug.remedy == "Take the dimension of the tokens: dim=1."

@@ -106,6 +106,9 @@ def _pooled_wrongly(evidence: Evidence) -> Iterator[Finding]:
             f"The weights {times(step.shape)} sum to 1 along dimension {dim}, over {entries}, not over the tokens.",
             f"B = {B}, T = {T}",
             _line(evidence, step),
+            f"Take the dimension of the tokens: dim={step.shape.index(T)}."
+            if T in step.shape
+            else "",
         )
         return
 
